@@ -1,0 +1,1 @@
+"""Everything between sources and sinks; the only package that knows both."""

@@ -1,0 +1,40 @@
+"""Kinds of log and their parsers. A new kind is one file, one line here, one test."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import cast
+
+from parsers.record import Parser
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`parser` is `module:NAME` of a `Parser`, loaded when first used; `job` is Loki's `job` label.
+
+    `follows`: a line may belong to the record before it, so the last line of a stream is complete only
+    when the next one is seen (or after a while).
+    """
+
+    parser: str
+    job: str
+    follows: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "kmsg": Kind("parsers.kernel:KMSG", "kmsg", follows=True),
+    "dmesg": Kind("parsers.kernel:DMESG", "kmsg", follows=True),
+    "slurmctld": Kind("parsers.slurm:SLURMCTLD", "slurmctld", follows=True),
+    "slurmd": Kind("parsers.slurm:SLURMD", "slurmd", follows=True),
+    "training": Kind("parsers.training:TRAINING", "training"),
+    "pod": Kind("parsers.cri:POD", "pod"),
+    "docker": Kind("parsers.cri:DOCKER", "pod"),
+}
+PLAIN = Kind("parsers.plain:PLAIN", "other")
+
+
+@cache
+def parser(kind: str) -> Parser:
+    """The parser of a kind; of an unknown kind the one that keeps lines as `unparsed` records."""
+    module, name = KINDS.get(kind, PLAIN).parser.split(":")
+    return cast(Parser, getattr(import_module(module), name))
