@@ -53,9 +53,7 @@ def fraction(digits: str) -> tuple[int, int]:
     return (int(digits.ljust(9, "0")) if digits else 0), len(digits)
 
 
-_ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,12}))? ?(Z|[+-]\d\d:?\d\d)?$", re.ASCII
-)
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,12}))? ?(Z|[+-]\d\d:?\d\d)?$", re.ASCII)
 
 
 def parse_iso(text: str) -> tuple[datetime, str, str | None] | None:
@@ -63,8 +61,9 @@ def parse_iso(text: str) -> tuple[datetime, str, str | None] | None:
     found = _ISO.match(text)
     if not found:
         return None
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
     try:
-        naive = datetime(*(int(part) for part in found.groups()[:6]))
+        naive = datetime(year, month, day, hour, minute, second)  # noqa: DTZ001 - the zone is the caller's to choose
     except ValueError:
         return None
     return naive, found[7] or "", found[8]
@@ -82,9 +81,11 @@ def offset(text: str) -> timezone:
 def parse_rfc3339(text: str) -> Stamp | None:
     """RFC 3339 text with a zone to a stamp; None when it is not one."""
     found = parse_iso(text)
-    if not found or not found[2]:
+    if not found:
         return None
     naive, digits, zone_text = found
+    if zone_text is None:
+        return None
     ns, shown = fraction(digits)
     try:
         return Stamp(epoch_ns(naive.replace(tzinfo=offset(zone_text))) + ns, shown)
@@ -104,7 +105,9 @@ def local(naive: datetime, digits: str, tz: str | None, flags: set[str]) -> Stam
     return Stamp(epoch_ns(first.astimezone(UTC)) + ns, shown)
 
 
-def infer_year(month: int, day: int, time: tuple[int, int, int], near_ns: int | None, tz: str | None) -> datetime | None:
+def infer_year(
+    month: int, day: int, time: tuple[int, int, int], near_ns: int | None, tz: str | None
+) -> datetime | None:
     """The date without year that lies nearest to `near_ns`, as local time in `tz` (None: in UTC)."""
     if near_ns is None:
         return None
@@ -112,7 +115,7 @@ def infer_year(month: int, day: int, time: tuple[int, int, int], near_ns: int | 
     candidates = []
     for year in range(near.year - 1, near.year + 2):
         try:
-            candidates.append(datetime(year, month, day, *time))
+            candidates.append(datetime(year, month, day, *time))  # noqa: DTZ001 - local time
         except ValueError:
             continue
     return min(candidates, key=lambda when: abs(when - near), default=None)

@@ -4,6 +4,8 @@ Every function takes and returns whole Arrow arrays. Regexes are RE2 (no look-ar
 and never capture a `.*$` tail, which costs four to eight times the match itself.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,5 +28,5 @@ class Header(NamedTuple):
     level: pa.Array | None = None
     body: pa.Array | None = None
     message: pa.Array | None = None
-    columns: dict[str, pa.Array] = {}
+    columns: Mapping[str, pa.Array] = MappingProxyType({})
     rich: pa.Array | None = None

@@ -74,7 +74,7 @@ class Stream:
     node: str | None = None
     cluster: str | None = None
     path: str | None = None
-    times: Times = Times()
+    times: Times = field(default_factory=Times)
 
 
 class StreamParser(Protocol):
