@@ -63,6 +63,7 @@ class Record:
     ts_source: str | None = None
     flags: set[str] = field(default_factory=set)
     part: int = 0
+    body: str | None = None  # text without the carrier's prefix (CRI, docker, kmsg), where that is not the raw line
     node: str | None = None  # host named by the envelope; used when the stream's node is not known
 
 

@@ -12,13 +12,14 @@ NAME = pa.dictionary(pa.int32(), pa.string())  # one value per message or stream
 CODE = pa.dictionary(pa.int8(), pa.string())  # one of a closed list
 
 # What one message says of all its lines (headers of the wire contract), as dictionary columns that
-# share their indices.
+# share their indices. `job` is Loki's label (the kind's name there); `owner_job` the job whose output
+# this is, where the message says so (header `job_id`).
 ENVELOPE = pa.schema(
     [
         pa.field(name, NAME)
         for name in (
             "node", "cluster", "tenant", "path", "unit", "namespace", "pod", "container", "app", "team",
-            "nccl_debug", "boot_id", "job",
+            "nccl_debug", "boot_id", "job", "owner_job",
         )
     ]
 )  # fmt: skip

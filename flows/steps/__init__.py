@@ -1,0 +1,1 @@
+"""The pure steps between source and sinks: no Kafka, HTTP, clock, metric, thread or log."""

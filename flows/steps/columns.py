@@ -1,0 +1,161 @@
+"""Builds LOG rows: of plain lines by whole columns, of finished records by Python lists.
+
+Rows on their way to a sink carry two columns more than the archive: `body` (large_binary), the text
+without the carrier's prefix, null where that is `raw`; and `stream` (int32), the index of the label set.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.batch import Raw
+from flows.steps.labels import LabelSets
+from flows.steps.reassemble import Finished
+from parsers.header import Header
+from parsers.schema import CODE, ENVELOPE, LOG, TYPED
+
+ROWS = LOG.append(pa.field("body", pa.large_binary())).append(pa.field("stream", pa.int32()))
+
+Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+_RECEIVED = pa.scalar("received", pa.string())
+
+
+def plain_rows(raw: Raw, rows: Indices, header: Header, streams: pa.Array, noise: pa.Array | None = None) -> pa.Table:
+    """LOG rows of the lines at `rows` of `raw`; `header`, `streams` and `noise` are aligned with `rows`."""
+    table, count = raw.rows, len(rows)
+    indices = pa.array(rows)
+    received = table["received_at"].combine_chunks().take(indices)
+    lines = table["raw"].combine_chunks().take(indices)
+    ts, source = received, _constant("received", count)
+    if header.ts is not None and header.ts_source is not None:
+        missing = pc.is_null(header.ts)
+        ts = pc.coalesce(header.ts, received)
+        source = header.ts_source
+        if pc.any(missing).as_py():
+            source = pc.if_else(missing, _RECEIVED, source.cast(pa.string())).cast(CODE)
+    columns: dict[str, pa.Array] = {
+        "partition": table["partition"].combine_chunks().take(indices),
+        "offset": table["offset"].combine_chunks().take(indices),
+        "line": table["line"].combine_chunks().take(indices),
+        "part": pa.array(np.zeros(count, dtype=np.int16)),
+        "owned": pa.array(np.ones(count, dtype=np.int32)),
+        "appended_at": table["appended_at"].combine_chunks().take(indices),
+        "ts": ts.cast(LOG.field("ts").type),
+        "ts_source": source,
+        "kind": pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([raw.kind])),
+        "level": header.level,
+        "message": header.message,
+        "noise": noise,
+        "raw": lines,
+        **header.columns,
+    }
+    columns |= _shared(table, ["topic"], indices)
+    envelope = _shared(table, ENVELOPE.names, indices)
+    columns |= envelope
+    columns["stream"] = labels.column(envelope, header.level)
+    if header.body is not None:
+        columns["body"] = _tails(lines, header.body)
+    return _table(columns, count)
+
+
+def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
+    """Rows of finished records, all of one kind."""
+    columns: dict[str, list[Any]] = {name: [] for name in ROWS.names}
+    for done in finished:
+        record = done.record
+        fields = dict(record.fields)
+        first = record.refs[0]
+        values: dict[str, Any] = {
+            "topic": done.topic,
+            "partition": done.partition,
+            "offset": first.offset,
+            "line": first.line,
+            "part": record.part,
+            "spans": [tuple(ref) for ref in record.refs] if len(record.refs) > 1 else None,
+            "owned": done.owned,
+            "appended_at": done.appended_ms,
+            "ts": None if record.ts is None else record.ts.ns,
+            "ts_source": record.ts_source,
+            "kind": done.kind,
+            **done.envelope,
+            "noise": fields.pop("noise", None),
+            "flags": sorted(record.flags) or None,
+            "raw": done.raw,
+            "stream": labels.number(done.envelope, fields.get("level")),
+        }
+        values["node"] = values["node"] or record.node
+        for name in TYPED.names:
+            values[name] = fields.pop(name, None)
+        values["body"] = None if record.body is None else record.body.encode()
+        values["fields"] = [(name, _text(value)) for name, value in fields.items() if value is not None] or None
+        for name, column in columns.items():
+            column.append(values.get(name))
+    return pa.table([_column(columns[field.name], field) for field in ROWS], schema=ROWS)
+
+
+def in_order(kept: pa.Table, rich: pa.Table, plain_at: Indices, rich_at: Indices) -> pa.Table:
+    """Plain and rich rows together, in the order of the batch (held lines from before come first)."""
+    if not len(rich):
+        return kept
+    order = np.argsort(np.concatenate([plain_at, rich_at]), kind="stable")
+    whole = pa.concat_tables([kept, rich]).unify_dictionaries().combine_chunks()
+    return whole.take(pa.array(order))
+
+
+def _shared(table: pa.Table, names: Sequence[str], indices: pa.Array) -> dict[str, pa.Array]:
+    """Dictionary columns that share one index (schema.ENVELOPE), taken once for all of them."""
+    taken = None
+    columns = {}
+    for name in names:
+        column = table[name].combine_chunks()
+        if taken is None:
+            taken = column.indices.take(indices)
+        columns[name] = pa.DictionaryArray.from_arrays(taken, column.dictionary)
+    return columns
+
+
+def _constant(value: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int8)), pa.array([value]))
+
+
+def _tails(lines: pa.Array, starts: pa.Array) -> pa.Array:
+    """Each line from its start (bytes) on, null where the start is 0: the offsets of `lines`, moved."""
+    starts_np = starts.to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
+    lengths = np.where(starts_np > 0, np.diff(offsets) - starts_np, 0)
+    data = np.frombuffer(lines.buffers()[2] or b"", dtype=np.uint8)
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    # Byte i of the result comes from byte i + shift of the source, where shift is constant for one line.
+    shift = np.repeat(offsets[:-1] + starts_np - ends[:-1], lengths)
+    tails = data[np.arange(ends[-1]) + shift]
+    array = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(lines), [None, pa.py_buffer(ends), pa.py_buffer(tails)]
+    )
+    return pc.if_else(pa.array(starts_np > 0), array, pa.scalar(None, pa.large_binary()))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_dictionary(field.type):
+        return pa.array(values, field.type.value_type).dictionary_encode().cast(field.type)
+    return pa.array(values, field.type)
+
+
+def _table(columns: dict[str, pa.Array], count: int) -> pa.Table:
+    arrays = []
+    for field in ROWS:
+        array = columns.get(field.name)
+        if array is None:
+            array = pa.nulls(count, field.type)
+        elif array.type != field.type:
+            array = array.cast(field.type)
+        arrays.append(array)
+    return pa.table(arrays, schema=ROWS)

@@ -1,0 +1,255 @@
+"""Hands gated lines to the stream parsers and keeps what they hold between batches.
+
+A parser sees the lines of its stream that the gate picked and, while it holds something, the lines
+that follow. What it holds is bounded per stream (parsers.record.MAX_HELD_*) and here in all: past
+`max_streams` or `max_bytes` the stream that has been silent longest is flushed early, and counted.
+
+A stream is flushed once its next line is more than `max_age_ms` younger (broker time) than its last,
+or when the clock says so. Both give the same records, so a replay repeats them. Empty lines that make
+no record are counted in `swallowed` by (topic, partition).
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from flows.batch import Raw
+from parsers.clock import Stamp
+from parsers.record import Line, Record, Ref, Stream, StreamParser
+from parsers.registry import parser
+from parsers.schema import ENVELOPE
+
+ENVELOPE_NAMES = ENVELOPE.names
+
+StreamKey = tuple[str, int, Stream]  # topic, partition, stream
+
+
+@dataclass(slots=True)
+class Held:
+    """A physical line that a parser has taken in. `counted`: a record already owns it in the ledger."""
+
+    raw: bytes
+    appended_ms: int
+    counted: bool = False
+
+
+@dataclass(slots=True)
+class Open:
+    """One stream whose parser holds lines. `envelope`: schema.ENVELOPE values of its latest message."""
+
+    parser: StreamParser
+    topic: str
+    partition: int
+    envelope: dict[str, str | None]
+    last_ms: int
+    lines: dict[Ref, Held] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(len(held.raw) for held in self.lines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A record with all that its row in LOG needs. `row`: place of its first line in the batch, else -1."""
+
+    record: Record
+    kind: str
+    topic: str
+    partition: int
+    envelope: dict[str, str | None]
+    appended_ms: int
+    raw: bytes
+    owned: int
+    row: int
+
+
+@dataclass(slots=True)
+class Reassembler:
+    """The open streams of one shard. Picklable: it is part of the snapshot."""
+
+    max_age_ms: int = 2_000
+    max_streams: int = 20_000
+    max_bytes: int = 64 << 20
+    streams: "OrderedDict[StreamKey, Open]" = field(default_factory=OrderedDict)
+    evicted: int = 0
+    swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def feed(
+        self, raw: Raw, rich: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    ) -> tuple[list[Finished], "np.ndarray[tuple[int], np.dtype[np.bool_]]"]:
+        """Feed the rows marked `rich` and what must follow them.
+
+        Rows of one stream stand together in `raw`. Returns the finished records and a mask of the rows
+        taken; the others are plain lines.
+        """
+        taken = np.zeros(len(rich), dtype=np.bool_)
+        wanted = np.flatnonzero(rich)
+        if not len(wanted) and not self.streams:
+            return [], taken
+        rows = Rows(raw)
+        finished: list[Finished] = []
+        for start, stop in rows.runs():
+            first = int(np.searchsorted(wanted, start))
+            last = int(np.searchsorted(wanted, stop))
+            key = rows.key(start)
+            opened = self.streams.get(key)
+            if opened is None and first == last:
+                continue
+            if opened is None:
+                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
+            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], taken, finished)
+            self._keep(key, opened)
+        self._shrink(finished)
+        return finished, taken
+
+    def tick(self, now_ms: int) -> list[Finished]:
+        """Flush the streams that have been silent for longer than the maximal age."""
+        finished: list[Finished] = []
+        while self.streams:
+            key, opened = next(iter(self.streams.items()))
+            if opened.last_ms + self.max_age_ms >= now_ms:
+                break
+            del self.streams[key]
+            finished += self._finish(key, opened, opened.parser.flush(), {})
+        return finished
+
+    def flush(self) -> list[Finished]:
+        """Flush all: the source has ended."""
+        finished = [
+            done
+            for key, opened in self.streams.items()
+            for done in self._finish(key, opened, opened.parser.flush(), {})
+        ]
+        self.streams.clear()
+        return finished
+
+    def held(self) -> dict[tuple[str, int], int]:
+        """Physical lines held that no record owns yet, by (topic, partition)."""
+        held: dict[tuple[str, int], int] = {}
+        for opened in self.streams.values():
+            place = (opened.topic, opened.partition)
+            held[place] = held.get(place, 0) + sum(not line.counted for line in opened.lines.values())
+        return held
+
+    def _feed_run(
+        self,
+        key: StreamKey,
+        opened: Open,
+        rows: "Rows",
+        run: tuple[int, int],
+        wanted: "np.ndarray[tuple[int], np.dtype[np.intp]]",
+        taken: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+        finished: list[Finished],
+    ) -> None:
+        queue = iter(wanted.tolist())
+        following = next(queue, None)
+        places: dict[Ref, int] = {}
+        row, stop = run
+        while row < stop:
+            if not opened.lines:
+                while following is not None and following < row:
+                    following = next(queue, None)
+                if following is None:
+                    break
+                row = following
+            appended_ms = rows.appended(row)
+            if opened.lines and appended_ms - opened.last_ms > self.max_age_ms:
+                finished += self._finish(key, opened, opened.parser.flush(), places)
+                continue
+            ref, line = rows.line(row)
+            opened.lines[ref] = Held(line.raw, appended_ms)
+            opened.last_ms = appended_ms
+            places[ref] = row
+            taken[row] = True
+            finished += self._finish(key, opened, opened.parser.feed(line), places)
+            row += 1
+
+    def _finish(self, key: StreamKey, opened: Open, records: list[Record], places: dict[Ref, int]) -> list[Finished]:
+        finished = []
+        for record in records:
+            lines = [opened.lines[ref] for ref in record.refs]
+            owned = sum(not line.counted for line in lines)
+            for line in lines:
+                line.counted = True
+            finished.append(
+                Finished(
+                    record,
+                    key[2].kind,
+                    opened.topic,
+                    opened.partition,
+                    opened.envelope,
+                    lines[0].appended_ms,
+                    b"\n".join(line.raw for line in lines),
+                    owned,
+                    places.get(record.refs[0], -1),
+                )
+            )
+        held = opened.parser.held
+        if records or len(held) != len(opened.lines):
+            kept = {ref: opened.lines[ref] for ref in held}
+            gone = sum(not line.counted for ref, line in opened.lines.items() if ref not in kept)
+            self.swallowed[key[:2]] += gone  # empty lines, which make no record
+            opened.lines = kept
+        return finished
+
+    def _keep(self, key: StreamKey, opened: Open) -> None:
+        if opened.lines:
+            self.streams[key] = opened
+            self.streams.move_to_end(key)
+        else:
+            self.streams.pop(key, None)
+
+    def _shrink(self, finished: list[Finished]) -> None:
+        size = sum(opened.size for opened in self.streams.values())
+        while self.streams and (len(self.streams) > self.max_streams or size > self.max_bytes):
+            key, opened = self.streams.popitem(last=False)
+            size -= opened.size
+            self.evicted += 1
+            finished += self._finish(key, opened, opened.parser.flush(), {})
+
+
+class Rows:
+    """Python access to single rows of a Raw table; only gated rows are ever asked for."""
+
+    def __init__(self, raw: Raw) -> None:
+        table = raw.rows
+        self._streams = raw.streams
+        self.stream = table["stream"].combine_chunks().to_numpy()
+        self._table = table
+        self._offset = table["offset"].combine_chunks().to_numpy()
+        self._line = table["line"].combine_chunks().to_numpy()
+        self._partition = table["partition"].combine_chunks().to_numpy()
+        self._appended = table["appended_at"].combine_chunks().to_numpy()
+        self._received = table["received_at"].combine_chunks()
+        lines = _whole(table["raw"])
+        self._ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
+        self._data = memoryview(lines.buffers()[2] or b"")
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Stretches of rows of one stream and partition, as (start, stop)."""
+        if not len(self.stream):
+            return []
+        cut = np.flatnonzero((np.diff(self.stream) != 0) | (np.diff(self._partition) != 0)) + 1
+        return list(zip([0, *cut.tolist()], [*cut.tolist(), len(self.stream)], strict=True))
+
+    def key(self, row: int) -> StreamKey:
+        return (self._table["topic"][row].as_py(), int(self._partition[row]), self._streams[self.stream[row]])
+
+    def envelope(self, row: int) -> dict[str, str | None]:
+        return {name: self._table[name][row].as_py() for name in ENVELOPE_NAMES}
+
+    def appended(self, row: int) -> int:
+        return int(self._appended[row])
+
+    def line(self, row: int) -> tuple[Ref, Line]:
+        ref = Ref(int(self._offset[row]), int(self._line[row]))
+        received = self._received[row].as_py()
+        raw = bytes(self._data[self._ends[row] : self._ends[row + 1]])
+        return ref, Line(raw, (ref,), None if received is None else Stamp(received))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
