@@ -23,6 +23,11 @@ class Stamp(NamedTuple):
     digits: int = 9
 
 
+def bounded(ns: int, digits: int) -> Stamp | None:
+    """A stamp inside int64 nanoseconds (1677 to 2262), which is what the schemas hold; None outside."""
+    return Stamp(ns, digits) if -(2**63) < ns < 2**63 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """What helps to place a stamp: zone name (IANA) for local times, boot time (ns), file time (ns)."""
@@ -88,21 +93,21 @@ def parse_rfc3339(text: str) -> Stamp | None:
         return None
     ns, shown = fraction(digits)
     try:
-        return Stamp(epoch_ns(naive.replace(tzinfo=offset(zone_text))) + ns, shown)
+        return bounded(epoch_ns(naive.replace(tzinfo=offset(zone_text))) + ns, shown)
     except (ValueError, OverflowError):
         return None
 
 
 def local(naive: datetime, digits: str, tz: str | None, flags: set[str]) -> Stamp | None:
     """A local date and time in zone `tz`; None when no zone is known. Flags `dst_gap` and `dst_fold`."""
-    if tz is None:
+    if tz is None or not 1 < naive.year < 9999:
         return None
     first = naive.replace(tzinfo=zone(tz))
     if first.utcoffset() != naive.replace(tzinfo=zone(tz), fold=1).utcoffset():
         back = first.astimezone(UTC).astimezone(zone(tz)).replace(tzinfo=None)
         flags.add("dst_fold" if back == naive else "dst_gap")
     ns, shown = fraction(digits)
-    return Stamp(epoch_ns(first.astimezone(UTC)) + ns, shown)
+    return bounded(epoch_ns(first.astimezone(UTC)) + ns, shown)
 
 
 def infer_year(
@@ -130,8 +135,8 @@ def from_number(value: float | int | str) -> Stamp | None:
     for limit, unit, shown in ((10**11, NS, 0), (10**14, 10**6, 3), (10**17, 10**3, 6)):
         if whole < limit:
             ns, digits = fraction(found[2] or "")
-            return Stamp(whole * unit + ns * unit // NS, max(shown, digits) if shown else digits)
-    return Stamp(whole, 9)
+            return bounded(whole * unit + ns * unit // NS, min(9, shown + digits))
+    return bounded(whole, 9)
 
 
 def text(stamp: Stamp) -> str:
@@ -143,4 +148,4 @@ def text(stamp: Stamp) -> str:
 
 def boot(monotonic_us: int, times: Times, digits: int = 6) -> Stamp | None:
     """Boot time plus the kernel's clock (µs, stands still in suspend); None when no boot time is known."""
-    return None if times.boot_ns is None else Stamp(times.boot_ns + monotonic_us * 1_000, digits)
+    return None if times.boot_ns is None else bounded(times.boot_ns + monotonic_us * 1_000, digits)
