@@ -1,0 +1,165 @@
+"""A bucket that speaks S3, as an object store."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+
+from sinks.errors import Misconfigured, RetryLater, SinkError
+from sinks.storage import CHECK_KEY, StorageConfig, checked, retrying
+
+log = logging.getLogger("tailrace.storage")
+T = TypeVar("T")
+
+# What the server said -> what a person does about it. Every other answer below 500 is theirs to read.
+_ADVICE = {
+    "NoSuchBucket": "create the bucket or correct storage.url",
+    "404": "create the bucket or correct storage.url",
+    "AccessDenied": "allow these credentials to read and write below the prefix",
+    "403": "allow these credentials to read and write below the prefix",
+    "InvalidAccessKeyId": "correct the access key",
+    "SignatureDoesNotMatch": "correct the secret key",
+    "ExpiredToken": "renew the credentials",
+    "PermanentRedirect": "set storage.region to the bucket's region",
+    "AuthorizationHeaderMalformed": "set storage.region to the bucket's region",
+}
+_PASSING = {"RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling", "OperationAborted", "NoSuchUpload"}
+
+
+class S3Store:
+    """Objects in a bucket, sent by boto3's managed transfer (in parts when large)."""
+
+    def __init__(self, config: StorageConfig, bucket: str, prefix: str) -> None:
+        self._config, self._bucket = config, bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client: Any = None
+        self._extra = {
+            name: value
+            for name, value in (("ServerSideEncryption", config.sse), ("SSEKMSKeyId", config.sse_kms_key_id))
+            if value
+        }
+
+    def put_file(self, path: Path, key: str) -> None:
+        transfer = TransferConfig(multipart_chunksize=16 << 20, max_concurrency=self._config.upload_threads)
+        self._call(
+            f"storing {key}",
+            lambda client, bucket: client.upload_file(
+                str(path), bucket, self._name(key), ExtraArgs=self._extra, Config=transfer
+            ),
+        )
+
+    def put_bytes(self, data: bytes, key: str) -> None:
+        self._call(
+            f"storing {key}",
+            lambda client, bucket: client.put_object(Bucket=bucket, Key=self._name(key), Body=data, **self._extra),
+        )
+
+    def get(self, key: str) -> bytes:
+        def read(client: Any, bucket: str) -> bytes:
+            try:
+                return bytes(client.get_object(Bucket=bucket, Key=self._name(key))["Body"].read())
+            except client.exceptions.NoSuchKey:
+                raise KeyError(key) from None
+
+        return self._call(f"reading {key}", read)
+
+    def exists(self, key: str) -> bool:
+        return any(name == key for name in self._names(key))
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        yield from self._names(f"{prefix}/")
+
+    def discard_partial(self, prefix: str) -> None:
+        def abort(client: Any, bucket: str) -> None:
+            pages = client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=bucket, Prefix=self._name(prefix) + "/"
+            )
+            for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
+                client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+
+        try:
+            self._call(f"looking for unfinished uploads below {prefix}", abort)
+        except Misconfigured as error:
+            # They cost storage and nothing else; a bucket rule can end them just as well.
+            log.warning("unfinished uploads stay: %s", error)
+
+    def check(self) -> None:
+        try:
+            self._call(
+                "checking the bucket",
+                lambda client, bucket: client.put_object(
+                    Bucket=bucket, Key=self._name(CHECK_KEY), Body=b"", **self._extra
+                ),
+                retry_for_s=0,
+            )
+        except SinkError as error:
+            raise Misconfigured(str(error)) from error
+
+    def _name(self, key: str) -> str:
+        return self._prefix + checked(key)
+
+    def _names(self, start: str) -> list[str]:
+        checked(start.rstrip("/"))
+
+        def collect(client: Any, bucket: str) -> list[str]:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._prefix + start)
+            return [item["Key"][len(self._prefix) :] for page in pages for item in page.get("Contents", ())]
+
+        return self._call(f"listing {start}", collect)
+
+    def _call(self, what: str, action: Callable[[Any, str], T], retry_for_s: float | None = None) -> T:
+        def once() -> T:
+            try:
+                if self._client is None:
+                    self._client = self._connect()
+                return action(self._client, self._bucket)
+            except S3UploadFailedError as error:  # boto3 wraps the server's answer
+                cause = error.__context__
+                raise (self._answered(cause) if isinstance(cause, ClientError) else RetryLater(str(error))) from error
+            except ClientError as error:
+                raise self._answered(error) from error
+            except BotoCoreError as error:
+                raise self._unanswered(error) from error
+
+        patience = self._config.retry_for_s if retry_for_s is None else retry_for_s
+        return retrying(f"{what} in s3://{self._bucket}", patience, once) if patience else once()
+
+    def _connect(self) -> Any:
+        config = self._config
+        own_server = config.endpoint_url is not None
+        return boto3.session.Session().client(
+            "s3",
+            region_name=config.region,
+            endpoint_url=config.endpoint_url,
+            config=Config(
+                connect_timeout=config.timeout_s,
+                read_timeout=config.timeout_s * 6,
+                retries={"total_max_attempts": 1},  # `retrying` does it, and says so in the log
+                max_pool_connections=config.upload_threads + 4,
+                s3={"addressing_style": "path" if config.path_style else "auto"},
+                # Checksum trailers, on by default since botocore 1.36, break many S3 servers (boto/boto3#4392).
+                request_checksum_calculation="when_required" if own_server else "when_supported",
+                response_checksum_validation="when_required" if own_server else "when_supported",
+            ),
+        )
+
+    def _answered(self, error: ClientError) -> SinkError:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        place = f"s3://{self._bucket}" + (f" at {self._config.endpoint_url}" if self._config.endpoint_url else "")
+        if status >= 500 or status == 429 or code in _PASSING:
+            return RetryLater(f"{place} answered {status} {code}")
+        advice = _ADVICE.get(code, "see the server's answer")
+        return Misconfigured(f"{place} refused: {error}; {advice}")
+
+    def _unanswered(self, error: BotoCoreError) -> SinkError:
+        if isinstance(error, HTTPClientError | ConnectionError):
+            where = self._config.endpoint_url or "the S3 service"
+            return RetryLater(f"{where} cannot be reached ({error}); check storage.endpoint_url and the network")
+        return Misconfigured(f"s3://{self._bucket} cannot be used: {error}; set the usual AWS variables or a profile")
