@@ -25,8 +25,8 @@ Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
 _RECEIVED = pa.scalar("received", pa.string())
 
 
-def plain_rows(raw: Raw, rows: Indices, header: Header, streams: pa.Array, noise: pa.Array | None = None) -> pa.Table:
-    """LOG rows of the lines at `rows` of `raw`; `header`, `streams` and `noise` are aligned with `rows`."""
+def plain_rows(raw: Raw, rows: Indices, header: Header, labels: LabelSets, noise: pa.Array | None = None) -> pa.Table:
+    """Rows of the lines at `rows` of `raw`; `header` and `noise` (a dictionary column) are aligned with `rows`."""
     table, count = raw.rows, len(rows)
     indices = pa.array(rows)
     received = table["received_at"].combine_chunks().take(indices)

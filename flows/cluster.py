@@ -1,0 +1,164 @@
+"""The Bytewax graph of the tier: one source, the pure pipeline as one stateful step, one sink per store.
+
+    source (shards) ─ chunks ─► tier (one Pipeline per shard) ─ deliveries ─► parquet, loki, console, dead letters
+
+Everything is keyed by shard and stays in one worker; scaling out means more processes. The snapshot of
+an epoch holds source positions, pipelines and sink states together, so they always agree. Also runs as
+`TAILRACE_CONFIG=tailrace.toml python -m bytewax.run flows.cluster:flow`.
+"""
+
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import bytewax.operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import FixedPartitionedSource
+from bytewax.operators import StatefulBatchLogic
+from bytewax.outputs import FixedPartitionedSink
+
+from flows.batch import Chunk
+from flows.config import Config, load
+from flows.ledger import Account, Accounted, Accounts
+from flows.metrics import Metrics
+from flows.pipeline import Pipeline
+from flows.sources.files import FilesSource
+from flows.sources.kafka import Drain, KafkaSource
+from flows.steps.reassemble import Reassembler
+from sinks.base import DeadLetterWriter, Delivery, Partition
+from sinks.console import ConsoleSink
+from sinks.dead_letter import DeadLetterSink, open_writer
+from sinks.loki import LokiSink
+from sinks.parquet import ParquetSink
+
+log = logging.getLogger("tailrace.cluster")
+
+_PUBLISH_S = 1.0
+
+MakeSink = Callable[[Account], FixedPartitionedSink[Delivery, Any]]
+
+
+@dataclass(slots=True)
+class Runtime:
+    """What the steps of one process share."""
+
+    config: Config
+    drain: Drain = field(default_factory=Drain)
+    accounts: Accounts = field(default_factory=Accounts)
+    metrics: Metrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.accounts)
+
+
+class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
+    """Runs the pipeline of one shard; its snapshot is the pickled state, taken at once, so it cannot change later."""
+
+    def __init__(self, runtime: Runtime, state: bytes | None) -> None:
+        tier = runtime.config.tier
+        self._metrics = runtime.metrics
+        self._pipeline = Pipeline(
+            runtime.config.decode, tier.cluster, runtime.config.noise, Reassembler(max_age_ms=tier.max_age_ms)
+        )
+        if state is not None:
+            self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store
+        self._published = 0.0
+        self._reported = self._pipeline.unbalanced
+        self._publish()
+
+    def on_batch(self, values: list[Chunk]) -> tuple[list[Delivery], bool]:
+        return [self._process(chunk) for chunk in values], StatefulBatchLogic.RETAIN
+
+    def on_notify(self) -> tuple[list[Delivery], bool]:
+        return [], StatefulBatchLogic.RETAIN
+
+    def on_eof(self) -> tuple[list[Delivery], bool]:
+        return [], StatefulBatchLogic.RETAIN
+
+    def notify_at(self) -> datetime | None:
+        return None
+
+    def snapshot(self) -> bytes:
+        self._metrics.epoch_ended()
+        self._publish()
+        return pickle.dumps(self._pipeline.state())
+
+    def _process(self, chunk: Chunk) -> Delivery:
+        metrics = self._metrics
+        started = time.perf_counter()
+        delivery, counts = self._pipeline.process(chunk)
+        metrics.step_seconds.inc(time.perf_counter() - started)
+        metrics.batch_lines.observe(counts.read.total())
+        for letter in delivery.dead:
+            metrics.dead.labels(letter.reason).inc()
+        if self._pipeline.unbalanced > self._reported:
+            lines, self._reported = self._pipeline.unbalanced - self._reported, self._pipeline.unbalanced
+            log.error("ledger does not balance in the pipeline", extra={"lines": lines})
+        if time.monotonic() - self._published > _PUBLISH_S:
+            self._publish()
+        return delivery
+
+    def _publish(self) -> None:
+        self._published = time.monotonic()
+        self._metrics.publish(self._pipeline)
+
+
+def build(runtime: Runtime) -> Dataflow:
+    """The dataflow of one process. Raises Misconfigured when a store or source cannot be used."""
+    config = runtime.config
+    shards = config.tier.own_shards() if config.source.kafka else ["0000"]
+    writer = open_writer(config.dead_letter)
+    graph = Dataflow("tailrace")
+    chunks = op.input("source", graph, _source(runtime, shards))
+    deliveries = op.stateful_batch("tier", chunks, lambda state: TierLogic(runtime, state))
+    for name, (takes_noise, make) in _sinks(config, shards, writer).items():
+        sink = Accounted(name, shards, make, runtime.accounts, takes_noise, _report_difference)
+        op.output(name, deliveries, sink)
+    op.output("dead_letter", deliveries, DeadLetterSink(writer, shards))
+    return graph
+
+
+def _sinks(config: Config, shards: list[str], writer: DeadLetterWriter) -> dict[str, tuple[bool, MakeSink]]:
+    sinks: dict[str, tuple[bool, MakeSink]] = {}
+    parquet, loki, console = config.sinks.parquet, config.sinks.loki, config.sinks.console
+    if parquet:
+        sinks["parquet"] = parquet.noise, lambda account: ParquetSink(parquet, config.tier.generation, shards, account)
+    if loki:
+        sinks["loki"] = False, lambda account: LokiSink(loki, shards, account, writer)
+    if console:
+        sinks["console"] = False, lambda account: ConsoleSink(console, shards, account)
+    return sinks
+
+
+def _source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[Chunk, Any]:
+    config = runtime.config
+    if config.source.kafka:
+
+        def lost(topic: str, partition: int, first: int, last: int) -> None:
+            runtime.metrics.lost.labels(topic).inc(last - first)
+            log.error(
+                "messages were deleted before they were read; raise the topic's retention or add processes",
+                extra={"topic": topic, "partition": partition, "from": first, "to": last},
+            )
+
+        return KafkaSource(config.source.kafka, shards, config.tier.shards, runtime.drain, lost)
+    assert config.source.files is not None  # noqa: S101 - SourceConfig holds exactly one
+    return FilesSource(config.source.files, runtime.drain)
+
+
+def _report_difference(sink: str, shard: str, lines: dict[Partition, int]) -> None:
+    log.error(
+        "ledger does not balance in a sink",
+        extra={"sink": sink, "shard": shard, "lines": {f"{topic}/{part}": n for (topic, part), n in lines.items()}},
+    )
+
+
+def flow() -> Dataflow:
+    """The dataflow for `python -m bytewax.run flows.cluster:flow`, configured by the file in TAILRACE_CONFIG."""
+    return build(Runtime(load(Path(os.environ.get("TAILRACE_CONFIG", "tailrace.toml")))))

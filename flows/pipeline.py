@@ -1,0 +1,223 @@
+"""The order of the pure steps: chunk → decode → reassemble and parse → noise → labels → delivery.
+
+One `Pipeline` per shard, with its state in the snapshot. Counts add up for every chunk:
+read + held before = records' lines + noise by rule + swallowed empty lines + dead + held after.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.batch import Chunk, Raw
+from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
+from flows.steps.decode import DecodeConfig, decode
+from flows.steps.labels import LabelSets
+from flows.steps.noise import NoiseConfig
+from flows.steps.reassemble import Finished, Reassembler
+from parsers.header import Header
+from parsers.record import Parser
+from parsers.registry import KINDS, parser
+from sinks.base import Delivery, Part, Partition
+
+_NO_ROWS = ROWS.empty_table()
+
+
+@dataclass(slots=True)
+class Counts:
+    """Physical lines of one chunk or of a whole run, by (topic, partition); rules by name."""
+
+    read: Counter[Partition] = field(default_factory=Counter)
+    kept: Counter[Partition] = field(default_factory=Counter)
+    dropped: dict[str, Counter[Partition]] = field(default_factory=dict)
+    dead: Counter[Partition] = field(default_factory=Counter)
+    messages_empty: Counter[Partition] = field(default_factory=Counter)
+
+    def drop(self, rule: str, lines: Counter[Partition]) -> None:
+        if lines:
+            self.dropped.setdefault(rule, Counter()).update(lines)
+
+    def add(self, other: "Counts") -> None:
+        for name in ("read", "kept", "dead", "messages_empty"):
+            getattr(self, name).update(getattr(other, name))
+        for rule, lines in other.dropped.items():
+            self.drop(rule, lines)
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """State and steps of one shard."""
+
+    decode: DecodeConfig
+    cluster: str = ""
+    noise: NoiseConfig = field(default_factory=lambda: NoiseConfig())
+    streams: Reassembler = field(default_factory=Reassembler)
+    counts: Counts = field(default_factory=Counts)
+    unbalanced: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a restart; configuration is not part of it."""
+        return {"streams": self.streams.streams, "counts": self.counts, "unbalanced": self.unbalanced}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue where the snapshot was taken."""
+        self.streams.streams = state["streams"]
+        self.counts, self.unbalanced = state["counts"], state["unbalanced"]
+
+    def process(self, chunk: Chunk) -> tuple[Delivery, Counts]:
+        """Take a chunk (or a tick) through all steps; returns what the sinks get and this chunk's counts."""
+        counts = Counts()
+        held_before = self.streams.held()
+        decoded = decode(chunk, self.decode)
+        delivery = Delivery(dead=decoded.dead)
+        for letter in decoded.dead:
+            counts.read[letter.topic, letter.partition] += letter.lines
+            counts.dead[letter.topic, letter.partition] += letter.lines
+        counts.messages_empty.update(decoded.empty)
+        waiting: dict[str, list[Finished]] = {}
+        now_ms = int(chunk.appended_ms.max()) if len(chunk.values) else chunk.now_ms
+        for done in self.streams.flush() if chunk.ended else self.streams.tick(now_ms):
+            waiting.setdefault(done.kind, []).append(done)
+        for raw in decoded.raws:
+            counts.read.update(by_partition(raw.rows))
+            delivery.parts.append(self._parse(raw, waiting.pop(raw.kind, [])))
+        if chunk.ended:
+            for done in self.streams.flush():
+                waiting.setdefault(done.kind, []).append(done)
+        for kind, finished in waiting.items():
+            delivery.parts.append(self._part(kind, [], [], finished, LabelSets(kind, self.cluster)))
+        self._settle(delivery, counts, held_before)
+        return delivery, counts
+
+    def _parse(self, raw: Raw, waiting: list[Finished]) -> Part:
+        kind = parser(raw.kind)
+        raw = _by_stream(raw)
+        lines = raw.rows["raw"].combine_chunks()
+        noise = kind.noise(lines) if kind.noise else pa.nulls(len(lines), pa.dictionary(pa.int8(), pa.string()))
+        is_noise = self.noise.mask(noise, raw.rows)
+        kept = np.flatnonzero(~is_noise)
+        kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
+        header = kind.header(kept_lines, raw.tz)
+        rich = np.zeros(len(lines), dtype=np.bool_)
+        rich[kept] = _gated(kind, kept_lines, header)
+        if raw.kind in KINDS and KINDS[raw.kind].follows:
+            stream = raw.rows["stream"].combine_chunks().to_numpy()
+            rich[np.append(np.flatnonzero(np.diff(stream)), len(stream) - 1)] = True
+        finished, taken = self.streams.feed(raw, rich)
+        labels = LabelSets(raw.kind, self.cluster)
+        plain = np.flatnonzero(~taken[kept])
+        rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
+        quiet = np.flatnonzero(is_noise & ~taken)
+        quiet_rows = plain_rows(raw, quiet, Header(), labels, noise.take(pa.array(quiet)))
+        return self._part(raw.kind, [(rows, kept[plain])], [(quiet_rows, quiet)], waiting + finished, labels)
+
+    def _part(
+        self,
+        kind: str,
+        kept: list[tuple[pa.Table, Indices]],
+        quiet: list[tuple[pa.Table, Indices]],
+        finished: list[Finished],
+        labels: LabelSets,
+    ) -> Part:
+        loud: list[Finished] = []
+        still: list[Finished] = []
+        for done in finished:
+            dropped = self.noise.drops(done.record.fields.get("noise"), done.envelope)
+            (still if dropped else loud).append(done)
+        rows = _merge(kept, loud, labels)
+        noise = _merge(quiet, still, labels)
+        return Part(kind, rows, noise, list(labels.numbers))
+
+    def _settle(self, delivery: Delivery, counts: Counts, held_before: dict[Partition, int]) -> None:
+        """Count what became of every line, and check that it adds up."""
+        for part in delivery.parts:
+            counts.kept.update(by_partition(part.rows, "owned"))
+            for rule, rows in by_rule(part.noise):
+                counts.drop(rule, by_partition(rows, "owned"))
+        counts.drop("empty", +self.streams.swallowed)
+        self.streams.swallowed.clear()
+        balance = Counter(counts.read)
+        balance.update(held_before)
+        for outcome in (counts.kept, counts.dead, *counts.dropped.values(), self.streams.held()):
+            balance.subtract(outcome)
+        self.unbalanced += sum(abs(lines) for lines in balance.values())
+        self.counts.add(counts)
+
+
+def _gated(kind: Parser, lines: pa.Array, header: Header) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    if kind.gate is None:
+        return np.ones(len(lines), dtype=np.bool_)
+    gated = pc.match_substring_regex(lines, kind.gate)
+    if header.rich is not None:
+        gated = pc.or_(gated, header.rich)
+    return np.asarray(gated.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _pick(header: Header, rows: Indices) -> Header:
+    """The header of some of the lines."""
+    indices = pa.array(rows)
+
+    def pick(column: pa.Array | None) -> pa.Array | None:
+        return None if column is None else column.take(indices)
+
+    return Header(
+        ts=pick(header.ts),
+        ts_source=pick(header.ts_source),
+        level=pick(header.level),
+        body=pick(header.body),
+        message=pick(header.message),
+        columns={name: column.take(indices) for name, column in header.columns.items()},
+    )
+
+
+def _by_stream(raw: Raw) -> Raw:
+    """The same rows with those of one stream together, in their order."""
+    stream = raw.rows["stream"].combine_chunks().to_numpy()
+    if np.all(np.diff(stream) >= 0):
+        return raw
+    return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
+
+
+def _merge(plain: list[tuple[pa.Table, Indices]], finished: list[Finished], labels: LabelSets) -> pa.Table:
+    rows, at = plain[0] if plain else (_NO_ROWS, np.zeros(0, dtype=np.intp))
+    rich = rich_rows(finished, labels) if finished else _NO_ROWS
+    return in_order(rows, rich, at, np.array([done.row for done in finished], dtype=np.intp))
+
+
+def by_partition(rows: pa.Table, weight: str | None = None) -> Counter[Partition]:
+    """Rows (or the sum of a column) by (topic, partition)."""
+    if not len(rows):
+        return Counter()
+    partition = rows["partition"].combine_chunks().to_numpy()
+    weights = None if weight is None else rows[weight].combine_chunks().to_numpy()
+    topics = rows["topic"].unify_dictionaries().combine_chunks()
+    names = topics.dictionary.to_pylist()
+    pairs = topics.indices.to_numpy().astype(np.int64) << 32 | partition
+    if pairs[0] == pairs[-1] and not np.any(np.diff(pairs)):
+        total = len(pairs) if weights is None else int(weights.sum())
+        return Counter({(names[int(pairs[0]) >> 32], int(partition[0])): total})
+    keys, inverse = np.unique(pairs, return_inverse=True)
+    sums = np.bincount(inverse, weights)
+    return Counter(
+        {
+            (names[key >> 32], key & 0xFFFFFFFF): int(total)
+            for key, total in zip(keys.tolist(), sums.tolist(), strict=True)
+        }
+    )
+
+
+def by_rule(noise: pa.Table) -> list[tuple[str, pa.Table]]:
+    if not len(noise):
+        return []
+    codes = noise["noise"].unify_dictionaries().combine_chunks()
+    indices = codes.indices.to_numpy()
+    return [
+        (
+            codes.dictionary[code].as_py(),
+            noise.select(["topic", "partition", "owned"]).filter(pa.array(indices == code)),
+        )
+        for code in np.unique(indices).tolist()
+    ]

@@ -1,0 +1,41 @@
+"""Which noise is dropped: rules may be switched off, and headers may exempt a stream from all of them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class NoiseConfig(BaseModel):
+    """What leaves Loki and Azure. A dropped line stays in the archive and is counted by its rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drop: bool = Field(True, description="Drop the lines that a noise rule names; false delivers everything.")
+    keep: tuple[str, ...] = Field((), description="Noise rules that are not applied, such as N10.")
+    exempt: dict[str, str] = Field(
+        {"nccl_debug": "TRACE"},
+        description="Header values that exempt a stream: whoever asked for TRACE output wants to read it.",
+    )
+
+    def drops(self, rule: str | None, envelope: Mapping[str, str | None]) -> bool:
+        """Whether one record that a rule names is dropped."""
+        if not self.drop or not rule or rule in self.keep:
+            return False
+        return all(envelope.get(name) != value for name, value in self.exempt.items())
+
+    def mask(self, noise: pa.DictionaryArray, rows: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """The same for whole columns: true where the line is dropped."""
+        if not self.drop:
+            return np.zeros(len(noise), dtype=np.bool_)
+        dropped = noise.is_valid()
+        if self.keep:
+            listed = pc.is_in(noise.dictionary, pa.array(self.keep, pa.string()))
+            dropped = pc.and_(dropped, pc.invert(listed.take(noise.indices).fill_null(False)))
+        for name, value in self.exempt.items():
+            column = rows[name].combine_chunks()
+            if value in column.dictionary.to_pylist():
+                dropped = pc.and_(dropped, pc.not_equal(column, value).fill_null(True))
+        return np.asarray(dropped.to_numpy(zero_copy_only=False), dtype=np.bool_)
