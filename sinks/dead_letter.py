@@ -5,10 +5,10 @@ Each letter is stored at least once, in a Kafka topic or below `dead/` of an obj
 """
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +16,10 @@ from bytewax.outputs import StatefulSinkPartition
 from pydantic import BaseModel, ConfigDict, Field
 
 from parsers.schema import NAME, PLACE
-from sinks.base import MAX_DEAD_BYTES, Account, DeadLetter, DeadLetterWriter, Delivery, Partition
+from sinks.base import MAX_DEAD_BYTES, DeadLetter, DeadLetterWriter, Delivery
+from sinks.http import secret
 from sinks.sharded import ShardedSink
-from sinks.storage import ObjectStore, StorageConfig, open_store
+from sinks.storage import ObjectStore, StorageConfig, open_storage
 
 DEAD = "dead"
 MAX_DETAIL = 1_024  # characters
@@ -41,7 +42,13 @@ class DeadLetterConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     to: Literal["storage", "kafka"] = Field("storage", description="Kind of store.")
-    topic: str = Field("tailrace.deadletters", min_length=1, description="Kafka topic, where `to` is kafka.")
+    bootstrap: str = Field("127.0.0.1:9092", min_length=1, description="Brokers (host:port, …), where `to` is kafka.")
+    topic: str = Field("tailrace.deadletters", min_length=1, description="Topic, where `to` is kafka.")
+    settings: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further librdkafka settings, such as security.protocol; a value env:NAME or file:PATH is looked "
+        "up, so that no secret stands here.",
+    )
     storage: StorageConfig = Field(
         StorageConfig(), description="Object store, where `to` is storage; its objects are below `dead/`."
     )
@@ -55,13 +62,14 @@ class CheckedWriter(DeadLetterWriter, Protocol):
         ...
 
 
-def open_writer(config: DeadLetterConfig, kafka: Mapping[str, Any]) -> CheckedWriter:
-    """The writer of a configuration; `kafka` are librdkafka settings (servers, security)."""
+def open_writer(config: DeadLetterConfig) -> CheckedWriter:
+    """The writer of a configuration. Raises Misconfigured for a bad address, setting or secret reference."""
     if config.to == "storage":
-        return StorageDeadLetters(open_store(config.storage))
+        return StorageDeadLetters(open_storage(config.storage))
     from sinks.dead_letter_kafka import KafkaDeadLetters
 
-    return KafkaDeadLetters(config.topic, kafka)
+    settings = {name: secret(value, f"dead_letter.settings.{name}") for name, value in config.settings.items()}
+    return KafkaDeadLetters(config.topic, {"bootstrap.servers": config.bootstrap, **settings})
 
 
 def clipped(letter: DeadLetter) -> DeadLetter:
@@ -97,21 +105,24 @@ class StorageDeadLetters:
 
 
 class DeadLetterSink(ShardedSink[None]):
-    """Stores the dead letters of every Delivery; the epoch cannot end before all of its own are stored."""
+    """Stores the dead letters of every Delivery; the epoch cannot end before all of its own are stored.
 
-    def __init__(self, writer: DeadLetterWriter, shards: Sequence[str], account: Account) -> None:
+    It reports to no account: whoever makes a dead letter counts its lines.
+    """
+
+    def __init__(self, writer: DeadLetterWriter, shards: Sequence[str]) -> None:
         super().__init__(shards)
-        self._writer, self._account = writer, account
+        self._writer = writer
 
     def build_part(self, step_id: str, for_part: str, resume_state: None) -> "DeadLetterPart":  # noqa: ARG002 - Bytewax's signature
-        return DeadLetterPart(self._writer, self._account)
+        return DeadLetterPart(self._writer)
 
 
 class DeadLetterPart(StatefulSinkPartition[Delivery, None]):
     """One shard. Writes in a thread, in reading order; an error there is raised by the next call here."""
 
-    def __init__(self, writer: DeadLetterWriter, account: Account) -> None:
-        self._writer, self._account = writer, account
+    def __init__(self, writer: DeadLetterWriter) -> None:
+        self._writer = writer
         self._letters: list[DeadLetter] = []
         self._bytes = 0
         self._waiting: deque[Future[None]] = deque()
@@ -136,16 +147,8 @@ class DeadLetterPart(StatefulSinkPartition[Delivery, None]):
 
     def _submit(self) -> None:
         letters, self._letters, self._bytes = self._letters, [], 0
-        self._waiting.append(self._thread.submit(self._store, letters))
+        self._waiting.append(self._thread.submit(self._writer.write, letters))
 
     def _wait(self, limit: int) -> None:
         while len(self._waiting) > limit:
             self._waiting.popleft().result()
-
-    def _store(self, letters: list[DeadLetter]) -> None:
-        self._writer.write(letters)
-        by_reason: dict[str, Counter[Partition]] = {}
-        for letter in letters:
-            by_reason.setdefault(letter.reason, Counter())[letter.topic, letter.partition] += letter.lines
-        for reason, lines in by_reason.items():
-            self._account("dead", dict(lines), reason)

@@ -26,7 +26,7 @@ from sinks.base import Account, Delivery
 from sinks.errors import Misconfigured, SinkError
 from sinks.parquet_file import ParquetFile
 from sinks.sharded import ShardedSink
-from sinks.storage import ObjectStore, StorageConfig, checked, open_store
+from sinks.storage import ObjectStore, StorageConfig, checked, open_storage
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class ParquetSink(ShardedSink[int]):
     def __init__(self, config: ParquetConfig, generation: int, shards: Sequence[str], account: Account) -> None:
         super().__init__(shards)
         self._config, self._generation, self._account = config, generation, account
-        self._store = open_store(config.storage)
+        self._store = open_storage(config.storage)
         self._spool = _spool_directory(config)
         self._prefixes = {shard: checked(f"{LANDING}/g{generation:06d}/{shard}") for shard in shards}
 

@@ -75,12 +75,12 @@ class ObjectStore(Protocol):
         ...
 
 
-def open_store(config: StorageConfig) -> ObjectStore:
+def open_storage(config: StorageConfig) -> ObjectStore:
     """The store of a configuration; touches neither disk nor network. Raises Misconfigured for a bad address."""
     scheme, separator, rest = config.url.partition("://")
     if not separator:
         return LocalStore(Path(config.url), config.retry_for_s)
-    bucket, _, prefix = rest.strip("/").partition("/")
+    bucket, _, prefix = rest.rstrip("/").partition("/")
     if scheme != "s3" or not bucket or (prefix and not _KEY.fullmatch(prefix)):
         raise Misconfigured(f"storage.url {config.url!r} is neither a directory nor s3://bucket/prefix")
     from sinks.storage_s3 import S3Store  # boto3 takes long to import
