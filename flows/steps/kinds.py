@@ -1,0 +1,69 @@
+"""The closed list of kinds, Loki's `job` of each, and the kind that a file's path tells."""
+
+from fnmatch import fnmatchcase
+
+from parsers.registry import KINDS, PLAIN
+
+UNKNOWN = "unknown"
+
+# Kinds of the field dictionary without a parser of their own yet: kind -> job.
+_UNPARSED = {
+    "syslog": "syslog",
+    "journal": "systemd-journal",
+    "slurmdbd": "slurmdbd",
+    "slurmrestd": "slurmrestd",
+    "slurm_sched": "slurmctld",
+    "prolog": "slurm-prolog-epilog",
+    "epilog": "slurm-prolog-epilog",
+    "srun": "slurm-job",
+    "job_stdout": "slurm-job",
+    "job_stderr": "slurm-job",
+    "job_script": "slurm-job",
+    "job_env": "slurm-job",
+    "fabric_manager": "fabric-manager",
+    "dcgm": "dcgm",
+    "klog": "kubernetes",
+    "device_plugin": "nvidia-device-plugin",
+    "healthagent": "healthagent",
+    "jetpack": "jetpack",
+    "jetpackd": "jetpack",
+    "json": "json",
+    UNKNOWN: PLAIN.job,
+}
+JOBS: dict[str, str] = _UNPARSED | {name: kind.job for name, kind in KINDS.items()}
+
+# First match wins; matched against the whole path in lower case.
+_PATHS = (
+    ("*/pods/*/*/*.log*", "pod"),
+    ("*/containers/*-json.log*", "docker"),
+    ("*/containers/*.log*", "pod"),
+    ("*slurmctld*", "slurmctld"),
+    ("*slurmdbd*", "slurmdbd"),
+    ("*slurmrestd*", "slurmrestd"),
+    ("*slurm*sched*", "slurm_sched"),
+    ("*slurmd*", "slurmd"),
+    ("*prolog*", "prolog"),
+    ("*epilog*", "epilog"),
+    ("*kmsg*", "kmsg"),
+    ("*dmesg*", "dmesg"),
+    ("*fabric*manager*", "fabric_manager"),
+    ("*nv-hostengine*", "dcgm"),
+    ("*dcgm*", "dcgm"),
+    ("*healthagent*", "healthagent"),
+    ("*jetpackd*", "jetpackd"),
+    ("*jetpack*", "jetpack"),
+    ("*journal*.json*", "journal"),
+    ("*/syslog*", "syslog"),
+    ("*/messages*", "syslog"),
+    ("*/kern.log*", "syslog"),
+    ("*/auth.log*", "syslog"),
+    ("*.out", "training"),
+    ("*.err", "training"),
+    ("*.jsonl", "json"),
+)
+
+
+def kind_of_path(path: str) -> str | None:
+    """The kind that a log file's path tells, or None."""
+    lower = path.lower()
+    return next((kind for pattern, kind in _PATHS if fnmatchcase(lower, pattern)), None)
