@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+_T = r"[\x80-\xbf]"
+# Finds bytes that are no UTF-8 (RFC 3629 §4). Arrow matches binary columns byte by byte, as Latin-1.
+NOT_UTF8 = (
+    rf"(?s)[\xc0\xc1\xf5-\xff]|(?:^|[\x00-\x7f]){_T}|[\xc2-\xf4](?:[^\x80-\xbf]|$)"
+    rf"|[\xe0-\xf4]{_T}(?:[^\x80-\xbf]|$)|[\xf0-\xf4]{_T}{_T}(?:[^\x80-\xbf]|$)"
+    rf"|[\xc2-\xdf]{_T}{_T}|[\xe0-\xef]{_T}{_T}{_T}|[\xf0-\xf4]{_T}{_T}{_T}{_T}"
+    r"|\xe0[\x80-\x9f]|\xed[\xa0-\xbf]|\xf0[\x80-\x8f]|\xf4[\x90-\xbf]"
+)
 
 
 class Header(NamedTuple):
@@ -30,3 +41,21 @@ class Header(NamedTuple):
     message: pa.Array | None = None
     columns: Mapping[str, pa.Array] = MappingProxyType({})
     rich: pa.Array | None = None
+
+
+def as_text(lines: pa.LargeBinaryArray) -> tuple[pa.Array, pa.Array | None]:
+    """Lines as large_string, and a bool mask of those that are no UTF-8 (null in the text); None when all are."""
+    try:
+        return lines.cast(pa.large_string()), None
+    except pa.ArrowInvalid:
+        bad = pc.match_substring_regex(lines, NOT_UTF8)
+        return pc.if_else(bad, pa.scalar(None, pa.large_binary()), lines).cast(pa.large_string()), bad
+
+
+def buffers(
+    lines: pa.LargeBinaryArray,
+) -> "tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.uint8]]]":
+    """Offsets (one more than lines) and bytes of a large_binary array without nulls; nothing is copied."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+    return ends, np.frombuffer(data or b"", np.uint8)

@@ -29,6 +29,10 @@ KINDS: dict[str, Kind] = {
     "training": Kind("parsers.training:TRAINING", "training"),
     "pod": Kind("parsers.cri:POD", "pod"),
     "docker": Kind("parsers.cri:DOCKER", "pod"),
+    "json": Kind("parsers.json_lines:JSON", "json"),
+    "klog": Kind("parsers.klog:KLOG", "klog", follows=True),
+    "job_stdout": Kind("parsers.training:TRAINING", "slurm-job"),
+    "job_stderr": Kind("parsers.training:TRAINING", "slurm-job"),
 }
 PLAIN = Kind("parsers.plain:PLAIN", "other")
 

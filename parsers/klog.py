@@ -1,0 +1,196 @@
+"""Kubernetes node components: klog text, klog JSON, and the logfmt of containerd and its kin.
+
+klog text (kubernetes/klog klog.go, internal/serialize): `Lmmdd hh:mm:ss.uuuuuu PPPPPPP file:line] text`, no
+year, no zone; structured: `"message" key="quoted" key=plain key=<` + tab-indented lines + ` >`. Only Go
+programs write klog, so inside pods its source file must end in `.go`; glog of C++ has the same shape
+and belongs to the training parser.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parsers.clock import Stamp, Times, infer_year, local
+from parsers.json_lines import CONTROLS, no_header, object_record, placed, plain, read_object, unparsed
+from parsers.json_lines import lift as lift_pairs
+from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
+
+LETTERS = {"F": "critical", "E": "error", "W": "warning", "I": "info"}
+
+# E0304 05:06:07.123456    1234 kubelet.go:2345] "Skipping pod" err="network down"
+_HEAD = re.compile(
+    r"([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) +(\d{1,10}) ([^\s:\]]{1,200}):(\d{1,7})\](?: |$)", re.ASCII
+)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?= |\n|$)')
+_PAIR = re.compile(
+    r'[ \n]*([^\s="]{1,200})=(?:"((?:[^"\\]|\\.)*)"|<\n((?:\t.*\n)*) >|([^\s"<]\S*|<(?!\n)\S*)?)(?=[ \n]|$)'
+)
+_LOGFMT = re.compile(r'[ \t]*([A-Za-z_@][\w.@/-]{0,200})(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?=[ \t]|$)')
+_GO_ESCAPE = re.compile(r"""\\(?:([abfnrtv\\'"])|x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))""")
+_GO_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def unquote(text: str) -> str:
+    """The inside of a Go-quoted string (strconv.Quote) as text; unknown escapes stay."""
+    if "\\" not in text:
+        return text
+
+    def one(found: re.Match[str]) -> str:
+        letter, byte, octal, short, long = found.groups()
+        if letter:
+            return _GO_LETTERS.get(letter, letter)
+        code = int(octal, 8) if octal else int(byte or short or long, 16)
+        stray = code > 0x7F if octal or byte else code > 0x10FFFF or 0xD800 <= code < 0xE000  # \xff is a bad byte
+        return "\ufffd" if stray else chr(code)
+
+    return _GO_ESCAPE.sub(one, text)
+
+
+def _pairs(text: str) -> dict[str, str] | None:
+    """klog's key/value list; None when any of the text is something else."""
+    pairs: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        found = _PAIR.match(text, at)
+        if not found:
+            return None if text[at:].strip() else pairs
+        key, quoted, block, bare = found.groups()
+        if quoted is not None:
+            pairs[key] = unquote(quoted)
+        elif block is not None:
+            pairs[key] = "\n".join(line[1:] for line in block.split("\n")[:-1])
+        else:
+            pairs[key] = bare or ""
+        at = found.end()
+    return pairs
+
+
+def logfmt(text: str) -> dict[str, Any] | None:
+    """The pairs of a logfmt line: a text key and a level or time key must be there, and nothing that is no pair."""
+    if "msg=" not in text:
+        return None
+    pairs: dict[str, Any] = {}
+    at = 0
+    while at < len(text):
+        found = _LOGFMT.match(text, at)
+        if not found:
+            return None
+        key, quoted, bare = found.groups()
+        pairs[key] = unquote(quoted) if quoted is not None else bare or ""
+        at = found.end()
+    return pairs if "msg" in pairs and pairs.keys() & {"level", "time", "ts"} else None
+
+
+def klog_time(head: "re.Match[str]", near: Stamp | None, times: Times, flags: set[str]) -> Stamp | None:
+    """The stamp of a klog header; its year is the nearest to the file's time, else to `near`. None without a zone."""
+    near_ns = times.mtime_ns if times.mtime_ns is not None else near.ns if near else None
+    month, day, hour, minute, second = (int(head[group]) for group in range(2, 7))
+    naive = infer_year(month, day, (hour, minute, second), near_ns, times.tz) if times.tz else None
+    return local(naive, head[7], times.tz, flags) if naive else None
+
+
+def klog_record(text: str, line: Line, times: Times, flags: set[str]) -> Record | None:
+    """The record of klog text (all its lines, joined by line feeds); None when there is no klog header."""
+    head = _HEAD.match(text)
+    if not head:
+        return None
+    body = plain(text[head.end() :]).rstrip(CONTROLS)
+    fields: dict[str, Any] = {
+        "level": LETTERS[head[1]],
+        "level_raw": head[1],
+        "pid": int(head[8]) or None,
+        "src_file": head[9],
+        "src_line": int(head[10]),
+        "message": body,
+    }
+    quoted = _QUOTED.match(body)
+    attributes = _pairs(body[quoted.end() :]) if quoted else None
+    if quoted and attributes is not None:
+        fields["message"] = unquote(quoted[1]).rstrip(CONTROLS)
+        if attributes:
+            fields["attributes"] = attributes
+    ts = klog_time(head, line.received, times, flags)
+    return placed(Record(fields, line.refs, ts, "year" if ts else None, flags), line)
+
+
+def logfmt_record(text: str, line: Line, times: Times, flags: set[str]) -> Record | None:
+    """The record of a logfmt line; None when it is none."""
+    pairs = logfmt(plain(text).strip())
+    if pairs is None:
+        return None
+    fields, ts, source = lift_pairs(pairs, text, times, flags)
+    return placed(Record(fields, line.refs, ts, source, flags), line)
+
+
+def starts_go(text: str) -> bool:
+    """Whether a line of a container begins a klog text record of a Go program."""
+    head = _HEAD.match(text)
+    return bool(head and head[9].endswith(".go"))
+
+
+def starts(text: str) -> bool:
+    """Whether a line of kind `klog` begins a record."""
+    return bool(_HEAD.match(text)) or read_object(text) is not None or logfmt(plain(text).strip()) is not None
+
+
+def joined_record(texts: Sequence[str], line: Line, times: Times, flags: set[str]) -> Record:
+    """The record of a first line and the lines that continue it; `line` has the refs of all."""
+    whole = "\n".join(texts)
+    record = klog_record(whole, line, times, flags)
+    if record:
+        return record
+    record = object_record(texts[0], line, times, flags, klog=True) or logfmt_record(texts[0], line, times, flags)
+    if record and len(texts) > 1:
+        record.fields["message"] = plain("\n".join([record.fields["message"], *texts[1:]])).rstrip(CONTROLS)
+    return record or placed(Record({"message": plain(whole).rstrip(CONTROLS)}, line.refs, flags=flags), line)
+
+
+class KlogStream:
+    """Stream parser of kind `klog`: a line that starts no record continues the one before it.
+
+    `opens` says what starts one; in a container that is klog text of a Go program only.
+    """
+
+    def __init__(self, stream: Stream, opens: Callable[[str], bool] = starts) -> None:
+        self.times = stream.times
+        self.opens = opens
+        self.first: Line | None = None
+        self.texts: list[str] = []
+        self.refs: list[Ref] = []
+        self.flags: set[str] = set()
+        self.size = 0
+
+    def feed(self, line: Line) -> list[Record]:
+        flags = set(line.flags)
+        text = decode(line.raw, flags).rstrip("\r")
+        done: list[Record] = []
+        opens = self.opens(text)
+        full = len(self.refs) + len(line.refs) > MAX_HELD_LINES or self.size + len(line.raw) > MAX_HELD_BYTES
+        if self.first and (opens or full):
+            done = self.flush()
+            if not opens:
+                done[0].flags.add("partial")
+                flags.add("partial")
+        if not (self.first or opens or done):
+            return [unparsed(line)] if text else []
+        self.first = self.first or line
+        self.texts.append(text)
+        self.refs += line.refs
+        self.flags |= flags
+        self.size += len(line.raw)
+        return done
+
+    def flush(self) -> list[Record]:
+        if self.first is None:
+            return []
+        line = self.first._replace(refs=tuple(self.refs))
+        record = joined_record(self.texts, line, self.times, self.flags)
+        self.first, self.texts, self.refs, self.flags, self.size = None, [], [], set(), 0
+        return [record]
+
+    @property
+    def held(self) -> Sequence[Ref]:
+        return self.refs
+
+
+KLOG = Parser(KlogStream, no_header)
