@@ -4,11 +4,11 @@ Rows on their way to a sink carry two columns more than the archive: `body` (lar
 without the carrier's prefix, null where that is `raw`; and `stream` (int32), the index of the label set.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,36 +65,41 @@ def plain_rows(raw: Raw, rows: Indices, header: Header, labels: LabelSets, noise
 
 def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
     """Rows of finished records, all of one kind."""
-    columns: dict[str, list[Any]] = {name: [] for name in ROWS.names}
-    for done in finished:
-        record = done.record
-        fields = dict(record.fields)
-        first = record.refs[0]
-        values: dict[str, Any] = {
-            "topic": done.topic,
-            "partition": done.partition,
-            "offset": first.offset,
-            "line": first.line,
-            "part": record.part,
-            "spans": [tuple(ref) for ref in record.refs] if len(record.refs) > 1 else None,
-            "owned": done.owned,
-            "appended_at": done.appended_ms,
-            "ts": None if record.ts is None else record.ts.ns,
-            "ts_source": record.ts_source,
-            "kind": done.kind,
-            **done.envelope,
-            "noise": fields.pop("noise", None),
-            "flags": sorted(record.flags) or None,
-            "raw": done.raw,
-            "stream": labels.number(done.envelope, fields.get("level")),
-        }
-        values["node"] = values["node"] or record.node
-        for name in TYPED.names:
-            values[name] = fields.pop(name, None)
-        values["body"] = None if record.body is None else record.body.encode()
-        values["fields"] = [(name, _text(value)) for name, value in fields.items() if value is not None] or None
-        for name, column in columns.items():
-            column.append(values.get(name))
+    count = len(finished)
+    records = [done.record for done in finished]
+    firsts = [record.refs[0] for record in records]
+    columns: dict[str, list[Any]] = {name: [None] * count for name in (*TYPED.names, "noise", "fields")}
+    for row, record in enumerate(records):
+        rest = []
+        for name, value in record.fields.items():
+            column = columns.get(name)
+            if value is None:
+                continue
+            if column is not None:
+                column[row] = value
+            else:
+                rest.append((name, value if isinstance(value, str) else orjson.dumps(value).decode()))
+        columns["fields"][row] = rest or None
+    for name in ENVELOPE.names:
+        columns[name] = [done.envelope[name] for done in finished]
+    columns |= {
+        "topic": [done.topic for done in finished],
+        "partition": [done.partition for done in finished],
+        "offset": [first.offset for first in firsts],
+        "line": [first.line for first in firsts],
+        "part": [record.part for record in records],
+        "spans": [[tuple(ref) for ref in record.refs] if len(record.refs) > 1 else None for record in records],
+        "owned": [done.owned for done in finished],
+        "appended_at": [done.appended_ms for done in finished],
+        "ts": [None if record.ts is None else record.ts.ns for record in records],
+        "ts_source": [record.ts_source for record in records],
+        "kind": [done.kind for done in finished],
+        "node": [done.envelope["node"] or done.record.node for done in finished],
+        "flags": [sorted(record.flags) or None for record in records],
+        "raw": [done.raw for done in finished],
+        "body": [None if record.body is None else record.body.encode() for record in records],
+        "stream": [labels.number(done.envelope, done.record.fields.get("level")) for done in finished],
+    }
     return pa.table([_column(columns[field.name], field) for field in ROWS], schema=ROWS)
 
 
@@ -137,10 +142,6 @@ def _tails(lines: pa.Array, starts: pa.Array) -> pa.Array:
         pa.large_binary(), len(lines), [None, pa.py_buffer(ends), pa.py_buffer(tails)]
     )
     return pc.if_else(pa.array(starts_np > 0), array, pa.scalar(None, pa.large_binary()))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:

@@ -18,11 +18,12 @@ import pyarrow as pa
 from flows.batch import Raw
 from parsers.clock import Stamp
 from parsers.record import Line, Record, Ref, Stream, StreamParser
-from parsers.registry import parser
+from parsers.registry import KINDS, parser
 from parsers.schema import ENVELOPE
 
 ENVELOPE_NAMES = ENVELOPE.names
 
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 StreamKey = tuple[str, int, Stream]  # topic, partition, stream
 
 
@@ -48,6 +49,7 @@ class Open:
 
     @property
     def size(self) -> int:
+        """Bytes held."""
         return sum(len(held.raw) for held in self.lines.values())
 
 
@@ -77,9 +79,7 @@ class Reassembler:
     evicted: int = 0
     swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def feed(
-        self, raw: Raw, rich: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-    ) -> tuple[list[Finished], "np.ndarray[tuple[int], np.dtype[np.bool_]]"]:
+    def feed(self, raw: Raw, rich: Mask) -> tuple[list[Finished], Mask]:
         """Feed the rows marked `rich` and what must follow them.
 
         Rows of one stream stand together in `raw`. Returns the finished records and a mask of the rows
@@ -100,7 +100,7 @@ class Reassembler:
                 continue
             if opened is None:
                 opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
-            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], taken, finished)
+            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], rich, taken, finished)
             self._keep(key, opened)
         self._shrink(finished)
         return finished, taken
@@ -141,9 +141,13 @@ class Reassembler:
         rows: "Rows",
         run: tuple[int, int],
         wanted: "np.ndarray[tuple[int], np.dtype[np.intp]]",
-        taken: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+        rich: Mask,
+        taken: Mask,
         finished: list[Finished],
     ) -> None:
+        # In kinds whose lines follow one another, header marks every continuation as rich: any other line
+        # starts a record of its own, so that what is held is complete.
+        follows = key[2].kind in KINDS and KINDS[key[2].kind].follows
         queue = iter(wanted.tolist())
         following = next(queue, None)
         places: dict[Ref, int] = {}
@@ -156,7 +160,8 @@ class Reassembler:
                     break
                 row = following
             appended_ms = rows.appended(row)
-            if opened.lines and appended_ms - opened.last_ms > self.max_age_ms:
+            over = appended_ms - opened.last_ms > self.max_age_ms or (follows and not rich[row])
+            if opened.lines and over:
                 finished += self._finish(key, opened, opened.parser.flush(), places)
                 continue
             ref, line = rows.line(row)
