@@ -4,6 +4,7 @@ Rows on their way to a sink carry two columns more than the archive: `body` (lar
 without the carrier's prefix, null where that is `raw`; and `stream` (int32), the index of the label set.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
             if column is not None:
                 column[row] = value
             else:
-                rest.append((name, value if isinstance(value, str) else orjson.dumps(value).decode()))
+                rest.append((name, value if isinstance(value, str) else _json(value)))
         columns["fields"][row] = rest or None
     for name in ENVELOPE.names:
         columns[name] = [done.envelope[name] for done in finished]
@@ -97,7 +98,7 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
         "node": [done.envelope["node"] or done.record.node for done in finished],
         "flags": [sorted(record.flags) or None for record in records],
         "raw": [done.raw for done in finished],
-        "body": [None if record.body is None else record.body.encode() for record in records],
+        "body": [None if record.body is None else record.body.encode(errors="replace") for record in records],
         "stream": [labels.number(done.envelope, done.record.fields.get("level")) for done in finished],
     }
     return pa.table([_column(columns[field.name], field) for field in ROWS], schema=ROWS)
@@ -144,10 +145,30 @@ def _tails(lines: pa.Array, starts: pa.Array) -> pa.Array:
     return pc.if_else(pa.array(starts_np > 0), array, pa.scalar(None, pa.large_binary()))
 
 
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # an integer of more than 64 bits, which a line may well hold
+        return json.dumps(value, default=str)
+
+
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_dictionary(field.type):
-        return pa.array(values, field.type.value_type).dictionary_encode().cast(field.type)
-    return pa.array(values, field.type)
+        return _column(values, pa.field(field.name, field.type.value_type)).dictionary_encode().cast(field.type)
+    try:
+        return pa.array(values, field.type)
+    except (ValueError, OverflowError):
+        # A number in a line may be larger than its column, and text may hold half a surrogate pair: the
+        # value is null then, and still stands in `raw`.
+        return pa.array([_fitting(value, field.type) for value in values], field.type)
+
+
+def _fitting(value: Any, type_: pa.DataType) -> Any:
+    try:
+        pa.scalar(value, type_)
+    except (ValueError, OverflowError):
+        return None
+    return value
 
 
 def _table(columns: dict[str, pa.Array], count: int) -> pa.Table:
