@@ -21,12 +21,12 @@ from sinks.http import Endpoint
 from sinks.lane import Backoff, Gap, Lane
 from sinks.loki_answers import Burial, Request, Store
 from sinks.loki_limits import Labels, Limits, out_of_time
-from sinks.loki_push import METADATA, ROW, Block, Rows, encode, flat, join, places
+from sinks.loki_push import METADATA, ROW, Block, Rows, encode, join, places, times
 from sinks.sharded import ShardedSink
 
 _PUSH = "/loki/api/v1/push"
 _COLUMNS = (
-    "topic", "partition", "offset", "line", "part", "owned", "ts", "stream", "body", "raw", "flags",
+    "topic", "partition", "offset", "line", "part", "owned", "ts", "appended_at", "stream", "body", "raw", "flags",
     "fields", *METADATA,
 )  # fmt: skip
 _QUIET_S = 10.0  # after a request of its own a stream shares none for so long: Loki's rate limit may be near
@@ -235,8 +235,7 @@ class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
         self, rows: pa.Table, place: "np.ndarray[tuple[int], np.dtype[np.int32]]"
     ) -> "tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.int32]]]":
         """Rows of an age that Loki takes; the others go to the dead letters."""
-        ts = np.asarray(flat(rows, "ts").cast(pa.int64()))
-        old, new = out_of_time(ts, time_ns(), self._config.limits)
+        old, new = out_of_time(times(rows), time_ns(), self._config.limits)
         if not (refused := old | new).any():
             return rows, place
         columns = rows.filter(pa.array(refused)).select(["offset", "line", "owned", "raw"]).to_pylist()

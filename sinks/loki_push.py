@@ -86,6 +86,14 @@ def places(rows: pa.Table) -> tuple[npt.NDArray[np.int32], list[tuple[str, int]]
     ]
 
 
+def times(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Time of each row in ns since the epoch: `ts`, or when Kafka took the line where that is null."""
+    ts = flat(rows, "ts").cast(pa.int64())
+    if ts.null_count:
+        ts = pc.coalesce(ts, pc.multiply(flat(rows, "appended_at"), 1_000_000))
+    return np.asarray(ts)
+
+
 def flat(rows: pa.Table, name: str) -> pa.Array:
     """One column as a single array."""
     column = rows.column(name)
@@ -95,11 +103,11 @@ def flat(rows: pa.Table, name: str) -> pa.Array:
 def encode(
     rows: pa.Table, place: npt.NDArray[np.int32], streams: Sequence[Labels], *, max_line: int, record_id: bool
 ) -> Entries:
-    """Entries of `rows` (schema.LOG plus body and stream, at least one row, no null `ts`, none before 1970).
+    """Entries of `rows` (schema.LOG plus body and stream, at least one row, no time before 1970).
 
     Lines longer than `max_line` bytes are cut at a character and flagged `truncated`.
     """
-    ts = np.asarray(flat(rows, "ts").cast(pa.int64()))
+    ts = times(rows)
     stream = np.asarray(flat(rows, "stream"))
     lines = flat(rows, "body")
     if lines.null_count:
