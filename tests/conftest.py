@@ -4,9 +4,14 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from flows.demo.loki_receiver import Receiver
 from tests.services import kafka as kafka_service
+from tests.services import loki as loki_service
+from tests.services import s3 as s3_service
 from tests.services import table
 from tests.services.kafka import Kafka
+from tests.services.loki import LokiStore
+from tests.services.s3 import S3
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +19,37 @@ def kafka() -> Iterator[Kafka]:
     """A Kafka broker without TLS: `kafka.bootstrap`, `kafka.topic(partitions, **config)`."""
     with kafka_service.kafka() as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 store: `s3.endpoint`, `s3.access_key`, `s3.secret_key`, `s3.bucket()`, `s3.client()`."""
+    with s3_service.s3() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def victorialogs() -> Iterator[LokiStore]:
+    """A store that takes Loki pushes and can be asked: `victorialogs.url`, `victorialogs.lines(job="x")`.
+
+    It is shared by the whole run: give streams a label of their own.
+    """
+    with loki_service.victorialogs() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def loki() -> Iterator[LokiStore]:
+    """Grafana Loki, where an address or Docker is; shared by the whole run."""
+    with loki_service.loki() as service:
+        yield service
+
+
+@pytest.fixture
+def loki_receiver() -> Iterator[Receiver]:
+    """A fresh strict receiver with Loki's default limits; it keeps what it takes."""
+    with Receiver() as receiver:
+        yield receiver
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
 LOGS_KEPT = 20  # per service
-STOP_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -90,12 +89,12 @@ def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM, then SIGKILL after STOP_SECONDS; returns when the process is gone."""
+def stop(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """SIGTERM, then SIGKILL after `seconds`; returns when the process is gone."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -109,6 +108,7 @@ def running(
     *,
     cwd: Path,
     timeout_s: float = 60.0,
+    stop_s: float = 10.0,
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """Runs `command` until the block ends; enters the block when `ready()` says so.
 
@@ -139,4 +139,4 @@ def running(
             raise StartFailed(f"{service} {trouble}; its log {log} ends:\n{_tail(log)}")
         yield process
     finally:
-        stop(process)
+        stop(process, stop_s)
