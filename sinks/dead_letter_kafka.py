@@ -15,7 +15,7 @@ from sinks.errors import Misconfigured, RetryLater
 log = logging.getLogger("tailrace.dead_letter")
 
 _SAY_EVERY_S = 10.0
-_CHECK_TIMEOUT_S = 10.0
+_CHECK_TIMEOUT_S = 5.0
 # Answers to a message after which sending the same again is of no use.
 _PERMANENT = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -40,8 +40,11 @@ class KafkaDeadLetters:
         self._lock = threading.Lock()
         self._trouble = "no answer"
         promise = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 0, "error_cb": self._remember}
+        # batch.size: a broker measures whole batches, its default limit is 1 MiB. log_level: librdkafka writes 20
+        # lines a second about a broker that is away; we say it ourselves.
+        defaults = {"linger.ms": 5, "compression.type": "lz4", "batch.size": 256 << 10, "log_level": 2}
         try:
-            self._producer = Producer({"linger.ms": 5, "compression.type": "lz4", **settings, **promise})
+            self._producer = Producer({**defaults, **settings, **promise})
         except KafkaException as error:
             raise Misconfigured(f"Kafka settings for dead letters: {error.args[0].str()}") from error
 
@@ -50,6 +53,7 @@ class KafkaDeadLetters:
         try:
             found = self._producer.list_topics(self._topic, timeout=_CHECK_TIMEOUT_S).topics[self._topic]
         except KafkaException as error:
+            self._producer.poll(0)  # calls _remember
             raise Misconfigured(
                 f"Kafka does not answer for dead letters: {error.args[0].str()} ({self._trouble}); "
                 "check the addresses and the credentials"
@@ -99,4 +103,5 @@ class KafkaDeadLetters:
                 self._producer.poll(1.0)
 
     def _remember(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows an error that says more
+            self._trouble = error.str()
