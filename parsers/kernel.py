@@ -197,7 +197,7 @@ def kmsg_header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":  # no
 
     found = pc.extract_regex(lines, r"^(?P<level>[0-7]),(?P<seq>\d{1,19}),(?P<us>\d{1,18})(?:,[^;]*)?;")
     rich, plain_lines = _masked(lines, found.is_valid(), more=r"\x00")
-    level, seq, us = (found.field(name).cast(pa.large_string()) for name in ("level", "seq", "us"))
+    level, seq, us = (pc.struct_field(found, name).cast(pa.large_string()) for name in ("level", "seq", "us"))
     return Header(
         level=pa.DictionaryArray.from_arrays(level.cast(pa.int8()), pa.array(LEVEL_NAMES)),
         body=pc.add(pc.find_substring(lines, b";"), 1).cast(pa.int32()),
@@ -216,7 +216,7 @@ def dmesg_header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":  # n
 
     found = pc.extract_regex(lines, r"^\[ *(?P<s>\d{1,9})\.(?P<us>\d{6})\] ")
     rich, plain_lines = _masked(lines, found.is_valid(), more=r"^\[[^\]]*\] \[ *[TC]\d")
-    seconds, us = (found.field(name).cast(pa.large_string()).cast(pa.int64()) for name in ("s", "us"))
+    seconds, us = (pc.struct_field(found, name).cast(pa.large_string()).cast(pa.int64()) for name in ("s", "us"))
     text = pc.replace_substring_regex(plain_lines, r"^\[[^\]]*\] (?:kernel: )?", "")
     return Header(
         message=text.cast(pa.large_string()),

@@ -1,7 +1,7 @@
 """What a rule of the kernel grammar is, and how its named groups become fields."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -41,18 +41,22 @@ def rule(event: str | None, words: str, pattern: str, read: Read | None = None, 
     return Rule(event, tuple(words.split("|")), compiled, MappingProxyType(fields), read)
 
 
-def apply(rules: Sequence[Rule], text: str, fields: Fields, flags: set[str]) -> bool:
-    """Read `text` by the first rule that fits; False when none does."""
-    for each in rules:
-        if any(word in text for word in each.words) and (found := each.pattern.search(text)):
+def by_word(rules: Iterable[Rule]) -> tuple[tuple[str, Rule], ...]:
+    """The rules in their order, each once for every word, for `apply`."""
+    return tuple((word, each) for each in rules for word in each.words)
+
+
+def apply(rules: Sequence[tuple[str, Rule]], text: str, fields: Fields, flags: set[str]) -> None:
+    """Read `text` by the first rule that fits, if one does."""
+    for word, each in rules:
+        if word in text and (found := each.pattern.search(text)):
             if each.event:
                 fields["event"] = each.event
             fields.update(each.fields)
             convert(found.groupdict(), fields)
             if each.read:
                 each.read(found, fields, flags)
-            return True
-    return False
+            return
 
 
 def pci(text: str) -> str | None:

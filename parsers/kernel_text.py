@@ -5,10 +5,11 @@ the rest. A new event is one rule in `nvidia`, `kernel_hardware` or `kernel_host
 """
 
 import re
+from functools import lru_cache
 
 from parsers import kernel_hardware, kernel_host, nvidia
 from parsers.json_lines import CONTROLS, plain
-from parsers.kernel_rules import BDF, Fields, Rule, apply, pci
+from parsers.kernel_rules import BDF, Fields, Rule, apply, by_word, pci
 
 RULES: tuple[Rule, ...] = (
     *nvidia.RULES,
@@ -19,9 +20,10 @@ RULES: tuple[Rule, ...] = (
     *kernel_host.STORAGE,
     *kernel_host.LOSS,
 )
+_BY_WORD = by_word(RULES)
+_MAX_REMEMBERED = 1024  # characters; printk cuts a record there
 
 # `dev_printk` of Linux: driver and device stand first.
-
 _DRIVER = re.compile(rf"[\w.-]+ ({BDF})[: ]", re.ASCII)
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _STAMP = re.compile(r"\[ *(\d{1,12})\.(\d{1,9})(?: *<[^>]*>)?\] ?", re.ASCII)
@@ -32,10 +34,27 @@ GATE = "|".join([r"^[ \t]", BDF, *sorted({re.escape(word) for each in RULES for 
 
 
 def kernel_text(message: str, fields: Fields, flags: set[str]) -> None:
-    """Add event, noise id and fields of a kernel message (carrier undone, stamp off) to `fields`."""
-    apply(RULES, message, fields, flags)
+    """Add event, noise id and fields of a kernel message (carrier undone, stamp off) to `fields`.
+
+    Values may be shared between records: do not change them in place.
+    """
+    read = _remembered if len(message) <= _MAX_REMEMBERED else _read
+    found, marks = read(message)
+    fields |= found
+    flags |= marks
+
+
+def _read(message: str) -> tuple[Fields, frozenset[str]]:
+    fields: Fields = {}
+    flags: set[str] = set()
+    apply(_BY_WORD, message, fields, flags)
     if "pci" not in fields and "pci_port" not in fields and (device := _DRIVER.match(message)):
         fields["pci"] = pci(device[1])
+    return fields, frozenset(flags)
+
+
+# A storm repeats few texts: 800,000 lines of Xid 95 in a day had 29 (NVIDIA/NVSentinel#1120).
+_remembered = lru_cache(maxsize=1024)(_read)
 
 
 def unescape(text: str, flags: set[str]) -> str:
