@@ -29,6 +29,7 @@ _ADVICE = {
     "PermanentRedirect": "set storage.region to the bucket's region",
     "AuthorizationHeaderMalformed": "set storage.region to the bucket's region",
 }
+_ANSWER_FACTOR = 6  # a server may take that much longer to put the parts of an object together
 _PASSING = {"RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling", "OperationAborted", "NoSuchUpload"}
 
 
@@ -70,10 +71,18 @@ class S3Store:
         return self._call(f"reading {key}", read)
 
     def exists(self, key: str) -> bool:
-        return any(name == key for name in self._names(key))
+        def first(client: Any, bucket: str) -> bool:
+            found = client.list_objects_v2(Bucket=bucket, Prefix=self._name(key), MaxKeys=1).get("Contents", ())
+            return any(item["Key"] == self._name(key) for item in found)
+
+        return self._call(f"looking for {key}", first)
 
     def keys(self, prefix: str) -> Iterator[str]:
-        yield from self._names(f"{prefix}/")
+        def collect(client: Any, bucket: str) -> list[str]:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._name(prefix) + "/")
+            return [item["Key"][len(self._prefix) :] for page in pages for item in page.get("Contents", ())]
+
+        yield from self._call(f"listing {prefix}", collect)
 
     def discard_partial(self, prefix: str) -> None:
         def abort(client: Any, bucket: str) -> None:
@@ -96,7 +105,7 @@ class S3Store:
                 lambda client, bucket: client.put_object(
                     Bucket=bucket, Key=self._name(CHECK_KEY), Body=b"", **self._extra
                 ),
-                retry_for_s=0,
+                patient=False,
             )
         except SinkError as error:
             raise Misconfigured(str(error)) from error
@@ -104,20 +113,13 @@ class S3Store:
     def _name(self, key: str) -> str:
         return self._prefix + checked(key)
 
-    def _names(self, start: str) -> list[str]:
-        checked(start.rstrip("/"))
-
-        def collect(client: Any, bucket: str) -> list[str]:
-            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._prefix + start)
-            return [item["Key"][len(self._prefix) :] for page in pages for item in page.get("Contents", ())]
-
-        return self._call(f"listing {start}", collect)
-
-    def _call(self, what: str, action: Callable[[Any, str], T], retry_for_s: float | None = None) -> T:
+    def _call(self, what: str, action: Callable[[Any, str], T], patient: bool = True) -> T:
         def once() -> T:
             try:
+                if not patient:
+                    return action(self._connect(self._config.timeout_s), self._bucket)
                 if self._client is None:
-                    self._client = self._connect()
+                    self._client = self._connect(self._config.timeout_s * _ANSWER_FACTOR)
                 return action(self._client, self._bucket)
             except S3UploadFailedError as error:  # boto3 wraps the server's answer
                 cause = error.__context__
@@ -127,27 +129,29 @@ class S3Store:
             except BotoCoreError as error:
                 raise self._unanswered(error) from error
 
-        patience = self._config.retry_for_s if retry_for_s is None else retry_for_s
-        return retrying(f"{what} in s3://{self._bucket}", patience, once) if patience else once()
+        if not patient:
+            return once()
+        return retrying(f"{what} in s3://{self._bucket}", self._config.retry_for_s, once)
 
-    def _connect(self) -> Any:
+    def _connect(self, answer_s: float) -> Any:
         config = self._config
-        own_server = config.endpoint_url is not None
-        return boto3.session.Session().client(
-            "s3",
-            region_name=config.region,
-            endpoint_url=config.endpoint_url,
-            config=Config(
-                connect_timeout=config.timeout_s,
-                read_timeout=config.timeout_s * 6,
-                retries={"total_max_attempts": 1},  # `retrying` does it, and says so in the log
-                max_pool_connections=config.upload_threads + 4,
-                s3={"addressing_style": "path" if config.path_style else "auto"},
-                # Checksum trailers, on by default since botocore 1.36, break many S3 servers (boto/boto3#4392).
-                request_checksum_calculation="when_required" if own_server else "when_supported",
-                response_checksum_validation="when_required" if own_server else "when_supported",
-            ),
+        # Checksum trailers, on by default since botocore 1.36, break many S3 servers (boto/boto3#4392).
+        checksums = "when_supported" if config.endpoint_url is None else "when_required"
+        settings = Config(
+            connect_timeout=config.timeout_s,
+            read_timeout=answer_s,
+            retries={"total_max_attempts": 1},  # `retrying` does it, and says so in the log
+            max_pool_connections=config.upload_threads + 4,
+            s3={"addressing_style": "path" if config.path_style else "auto"},
+            request_checksum_calculation=checksums,
+            response_checksum_validation=checksums,
         )
+        try:
+            return boto3.session.Session().client(
+                "s3", region_name=config.region, endpoint_url=config.endpoint_url, config=settings
+            )
+        except ValueError as error:
+            raise Misconfigured(f"storage.endpoint_url: {error}; write it as http://host:port") from error
 
     def _answered(self, error: ClientError) -> SinkError:
         code = str(error.response.get("Error", {}).get("Code", ""))

@@ -108,6 +108,11 @@ def test_check_names_an_endpoint_that_does_not_answer(monkeypatch: pytest.Monkey
         open_storage(config).check()
 
 
+def test_check_names_an_endpoint_that_is_no_address() -> None:
+    with pytest.raises(Misconfigured, match=r"storage\.endpoint_url: .*http://host:port"):
+        open_storage(StorageConfig(url="s3://logs", endpoint_url="minio:9000", region="eu-1")).check()
+
+
 def test_check_names_missing_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
