@@ -9,7 +9,7 @@ the value is none), `too_large` (more bytes or lines than configured).
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -108,11 +108,10 @@ class Decoder:
             self._ids.clear()
             self._origins.clear()
             self._groups.clear()
-        values = [value or b"" for value in chunk.values] if None in chunk.values else chunk.values
-        size = np.fromiter(map(len, values), np.int64, count)  # type: ignore[arg-type]
+        values, size = _sized(chunk.values)
         received = np.clip(chunk.appended_ms, -_MAX_MS, _MAX_MS) * _NS_PER_MS
         ids, mtimes = self._identify(chunk, received)
-        state = _Chunk(chunk, values, size, received, ids, mtimes, decoded)  # type: ignore[arg-type]
+        state = _Chunk(chunk, values, size, received, ids, mtimes, decoded)
         form = self._form[ids]
         open_ = self._sort_out(state, form)
         pieces = self._unwrap(state, form, open_)
@@ -203,7 +202,7 @@ class Decoder:
             topic, key, own = state.place(at)
             line = 0
             for piece in pieces:
-                labels = tuple({**dict(piece.labels), **dict(own)}.items())
+                labels = tuple({**dict(piece.labels), **dict(own)}.items()) if own else piece.labels
                 origin = self._origin(topic, key, labels)
                 ns = int(state.received[at]) if piece.time_ns is None else piece.time_ns
                 rows = places.setdefault(int(self._group[origin]), [])
@@ -288,8 +287,9 @@ class _Chunk(NamedTuple):
         return [self.values[at] for at in messages.tolist()]
 
     def place(self, at: int) -> tuple[str, bytes | None, Labels]:
-        headers = tuple(header for header in self.chunk.headers[at] if header[0] in STABLE)
-        return self.chunk.topics[self.chunk.topic[at]], self.chunk.keys[at], headers
+        own = self.chunk.headers[at]
+        stable = tuple(header for header in own if header[0] in STABLE) if own else ()
+        return self.chunk.topics[self.chunk.topic[at]], self.chunk.keys[at], stable
 
     def count_empty(self, at: int) -> None:
         where = (self.chunk.topics[self.chunk.topic[at]], int(self.chunk.partition[at]))
@@ -301,6 +301,14 @@ class _Chunk(NamedTuple):
         self.decoded.dead.append(
             DeadLetter(topic, partition, int(self.chunk.offset[at]), 0, lines, reason, detail, raw)
         )
+
+
+def _sized(values: Sequence[bytes | None]) -> tuple[list[bytes], Ints]:
+    """Values, tombstones as empty ones, and their lengths."""
+    try:
+        return values, np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type,return-value]
+    except TypeError:  # quicker than to look for a tombstone in every chunk
+        return _sized([value or b"" for value in values])
 
 
 def _time(value: bytes | None) -> int | None:

@@ -40,11 +40,23 @@ class Piece(NamedTuple):
 
 
 _LINE = ("line", "log", "message", "msg", "MESSAGE", "payload")
-_NODE = ("node", "host", "hostname", "_HOSTNAME")
-_PATH = ("file", "path", "filename")
-_UNIT = ("unit", "_SYSTEMD_UNIT", "systemd_unit")
 _TIME = ("ts", "@timestamp", "timestamp", "time", "date")
-_PASSED = ("cluster", "tenant", "app", "team", "job_id", "tz")  # set by a remap or a record modifier
+_NODE = ("host", "hostname", "_HOSTNAME", "node")
+_PATH = ("file", "path", "filename")
+_LABEL = {
+    **dict.fromkeys(_NODE, "node"),
+    **dict.fromkeys(_PATH, "path"),
+    **dict.fromkeys(("unit", "_SYSTEMD_UNIT", "systemd_unit"), "unit"),
+    **dict.fromkeys(("boot_id", "_BOOT_ID"), "boot_id"),
+    # Set by a remap or a record modifier of the forwarder.
+    **{name: name for name in ("cluster", "tenant", "app", "team", "job_id", "tz")},
+}
+_POD_LABEL = {
+    **dict.fromkeys(("host", "pod_node_name", "node_name"), "node"),
+    **dict.fromkeys(("namespace_name", "pod_namespace"), "namespace"),
+    "pod_name": "pod",
+    "container_name": "container",
+}
 _SYSLOG = ("pri", "facility", "syslogtag", "syslog-tag", "programname")
 _PLACED = ("host", "hostname", "@timestamp", "off", "offset", "stream", "tag")
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
@@ -105,9 +117,11 @@ def _by_forwarder(whole: Mapping[str, Any]) -> bool:
         return True
     if "@timestamp" in whole and isinstance(whole.get("log"), str):
         return True
-    if (path := _first(whole, _PATH)) is not None and path.startswith("/"):
+    if (path := _path(whole)) is not None and path.startswith("/"):
         return any(name in whole for name in _PLACED)
-    return _first(whole, _NODE) is not None and (_kind(whole) is not None or any(name in whole for name in _SYSLOG))
+    return any(isinstance(whole.get(name), str) for name in _NODE) and (
+        _kind(whole) is not None or any(name in whole for name in _SYSLOG)
+    )
 
 
 def _special(whole: Mapping[str, Any], value: bytes) -> Piece | None:
@@ -157,7 +171,7 @@ def _piece(whole: Mapping[str, Any], line: str) -> Piece:
     kind = next(
         (named for name in ("kind", "src") if isinstance(named := whole.get(name), str) and named in JOBS), None
     )
-    path = _first(whole, _PATH)
+    path = _path(whole)
     in_pod = _kubernetes(whole) is not None or kind == "pod"
     if not in_pod and kind is None and path is not None:
         in_pod = kind_of_path(path) == "pod"
@@ -185,19 +199,18 @@ def _cri(whole: Mapping[str, Any], line: str) -> str:
 
 
 def _labels(whole: Mapping[str, Any], kind: str | None) -> Labels:
-    pod = _kubernetes(whole) or {}
-    found = {
-        "kind": kind,
-        "node": _first(whole, _NODE) or _first(pod, ("host", "pod_node_name", "node_name")),
-        "path": _first(whole, _PATH),
-        "unit": _first(whole, _UNIT),
-        "namespace": _first(pod, ("namespace_name", "pod_namespace")),
-        "pod": _first(pod, ("pod_name",)),
-        "container": _first(pod, ("container_name",)),
-        "boot_id": _first(whole, ("_BOOT_ID", "boot_id")),
-        **{name: _first(whole, (name,)) for name in _PASSED},
-    }
-    return tuple((name, _bytes(value)) for name, value in found.items() if value)
+    """Labels of an envelope; where two of its fields mean the same, the first one counts."""
+    found = {"kind": kind.encode()} if kind else {}
+    for name, value in whole.items():
+        if (label := _LABEL.get(name)) and label not in found:
+            if isinstance(value, str) and value:
+                found[label] = _bytes(value)
+            elif isinstance(value, int) and name == "job_id":
+                found[label] = b"%d" % value
+    for name, value in (_kubernetes(whole) or {}).items():
+        if (label := _POD_LABEL.get(name)) and label not in found and isinstance(value, str) and value:
+            found[label] = _bytes(value)
+    return tuple(found.items())
 
 
 def _kubernetes(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -205,16 +218,8 @@ def _kubernetes(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return pod if isinstance(pod, dict) and isinstance(pod.get("pod_name"), str) else None
 
 
-def _first(whole: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    for name in names:
-        value = whole.get(name)
-        if isinstance(value, dict):
-            value = value.get("name")  # `host: {name: …}`
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, int) and name == "job_id":
-            return str(value)
-    return None
+def _path(whole: Mapping[str, Any]) -> str | None:
+    return next((path for name in _PATH if isinstance(path := whole.get(name), str)), None)
 
 
 def _time(whole: Mapping[str, Any]) -> int | None:

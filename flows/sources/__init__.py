@@ -1,0 +1,1 @@
+"""Where messages come from: Kafka without end, files to their end."""
