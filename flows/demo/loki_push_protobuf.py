@@ -129,12 +129,12 @@ def _entries(labels: Labels, data: Bytes, start: Ints, end: Ints) -> PushStream:
     seconds, nanos = np.zeros(count, np.int64), np.zeros(count, np.int64)
     line, line_end = np.zeros(count, np.int64), np.zeros(count, np.int64)
     owners, starts, ends = [], [], []
-    for rows, number, begin, value in _scan(data, start, end):
+    for rows, number, begin, value in _scan(data, start, end, LEN):
         is_line, is_time, is_pair = number == 2, number == 1, number == 3
         line[rows[is_line]] = begin[is_line]
         line_end[rows[is_line]] = begin[is_line] + value[is_line]
         when, owner = begin[is_time], rows[is_time]
-        for row, part, _, amount in _scan(data, when, when + value[is_time]):
+        for row, part, _, amount in _scan(data, when, when + value[is_time], VARINT):
             seconds[owner[row[part == 1]]] = amount[part == 1]
             nanos[owner[row[part == 2]]] = amount[part == 2]
         owners.append(rows[is_pair])
@@ -149,7 +149,7 @@ def _pairs(data: Bytes, owner: Ints, start: Ints, end: Ints) -> Metadata:
     order = np.lexsort((start, owner))
     owner, start, end = owner[order], start[order], end[order]
     spans = np.zeros((4, len(owner)), np.int64)  # name, its end, value, its end
-    for rows, number, begin, value in _scan(data, start, end):
+    for rows, number, begin, value in _scan(data, start, end, LEN):
         for field in (1, 2):
             hit = number == field
             spans[2 * field - 2, rows[hit]] = begin[hit]
@@ -157,19 +157,20 @@ def _pairs(data: Bytes, owner: Ints, start: Ints, end: Ints) -> Metadata:
     return Metadata(owner, _cut(data, spans[0], spans[1]), _cut(data, spans[2], spans[3]))
 
 
-def _scan(data: Bytes, at: Ints, end: Ints) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+def _scan(data: Bytes, at: Ints, end: Ints, wire: int) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
     """Walks many small messages side by side: yields their k-th fields as (row, field number, start, value).
 
-    `value` is the length of a length-delimited field, or the varint itself.
+    All fields of such a message have one wire type. `value` is the length of a length-delimited field, or the
+    varint itself.
     """
     rows = np.arange(len(at))
     while len(rows := rows[(live := at < end)]):
         at, end = at[live], end[live]
         key, at = _varints(data, at)
         value, start = _varints(data, at)
-        if not np.isin(key & 7, (LEN, VARINT)).all():
+        if (key & 7 != wire).any():
             raise _bad_protobuf("illegal wire type")
-        at = start + np.where(key & 7 == LEN, value, 0)
+        at = start + value if wire == LEN else start
         if (at > end).any() or (at < start).any():
             raise _bad_protobuf("unexpected EOF")
         yield rows, key >> 3, start, value

@@ -50,12 +50,6 @@ def _run(command: list[str], **where: str | Path | dict[str, str]) -> str:
     return output
 
 
-def _go_environment(**extra: str) -> dict[str, str]:
-    """One package at a time: a build shares its machine with the tests and with people."""
-    flags = os.environ.get("GOFLAGS", "")
-    return os.environ | {"GOFLAGS": f"{flags} -p=1".strip(), "CGO_ENABLED": "0"} | extra
-
-
 def kafka(target: Path) -> None:
     pom = Path(__file__).with_name("kafka-pom.xml")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
@@ -65,7 +59,7 @@ def kafka(target: Path) -> None:
 def victorialogs(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as bin_dir:
         module = f"github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs@{VICTORIALOGS_VERSION}"
-        _run(["go", "install", module], env=_go_environment(GOBIN=bin_dir))
+        _run(["go", "install", module], env=os.environ | {"GOBIN": bin_dir})
         Path(bin_dir, "victoria-logs").rename(target)
 
 
@@ -73,13 +67,13 @@ def weed(target: Path) -> None:
     """From a copy of the module's source: its go.mod holds a `replace`, which `go install` refuses."""
     with tempfile.TemporaryDirectory(dir=CACHE) as work:
         module = f"github.com/seaweedfs/seaweedfs@{SEAWEEDFS_VERSION}"
-        found = json.loads(_run(["go", "mod", "download", "-json", module], cwd=work, env=_go_environment()))
+        found = json.loads(_run(["go", "mod", "download", "-json", module], cwd=work))
         source = Path(work, "source")
         shutil.copytree(found["Dir"], source, copy_function=shutil.copyfile)
         for folder, _, _ in os.walk(source):
             Path(folder).chmod(0o755)  # the module cache is read-only, and a copied folder keeps its mode
         command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(target), "./weed"]
-        _run(command, cwd=source, env=_go_environment())
+        _run(command, cwd=source)
 
 
 STEPS: Final[dict[str, tuple[Path, Callable[[Path], None]]]] = {
@@ -92,6 +86,7 @@ STEPS: Final[dict[str, tuple[Path, Callable[[Path], None]]]] = {
 def main() -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     missing = 0
+    os.nice(10)  # a build of minutes shares its machine with people
     with (CACHE / "install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two checkouts may install at once
         for name, (target, build) in STEPS.items():

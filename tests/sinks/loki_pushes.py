@@ -1,4 +1,4 @@
-"""Loki pushes as other clients make them: JSON, and logproto.PushRequest by Google's protobuf library."""
+"""Loki pushes as other clients make them (JSON, and protobuf by Google's library), and a receiver for them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from flows.demo.loki_limits import Limits
+from flows.demo.loki_receiver import Receiver
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 JSON = {"Content-Type": "application/json"}
@@ -85,3 +88,29 @@ def as_protobuf(*streams: tuple[str | bytes, Iterable[Entry]]) -> bytes:
 
 def _bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
+
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+DAY = 86400 * SECOND
+NOW = 1_796_072_710 * SECOND  # 2026-11-30T21:05:10Z
+
+GOOD = ('{app="good"}', [Entry(NOW, "good")])
+
+
+DEFAULTS = Limits()
+
+
+def receiver(limits: Limits = DEFAULTS, **options: object) -> Receiver:
+    """A receiver whose clock stands at NOW."""
+    return Receiver(limits=limits, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+
+
+def lines(of: Receiver, **labels: str) -> list[str]:
+    """The stored lines of the streams that carry `labels`, by time."""
+    return [entry.line for entry in of.entries(**labels)]
+
+
+def push(to: Receiver, *streams: tuple[str | bytes, list[Entry]]) -> tuple[int, str]:
+    """Pushes protobuf past HTTP."""
+    return to.push(PROTOBUF, as_protobuf(*streams))
