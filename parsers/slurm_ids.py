@@ -24,7 +24,7 @@ _STEP = re.compile(
 _SLUID = re.compile(rf"\bSLUID=({SLUID})\b")
 # Up to 25.05: `[job 70011]`, `Job 70011`, `step 70011.0`, `task 70011.0`, `task 70020+1.0`.
 _WORD_JOB = re.compile(
-    rf"\b(?:[Jj]ob|JOB)(?:_?[Ii][Dd]| allocation)?[ =]({_N})(?:_({_N})|\+({_N}))?(?:\(({_N})\))?(?![.\w])", re.ASCII
+    rf"\b(?:[Jj]ob|JOB)(?:_[Ii][Dd]|id| allocation)?[ =]({_N})(?:_({_N})|\+({_N}))?(?:\(({_N})\))?(?![.\w])", re.ASCII
 )
 _WORD_STEP = re.compile(rf"\b(?:[Ss]tep|STEP|task) ({_N})(?:\+({_N}))?\.({_STEPS})\b(?:\+({_N}))?", re.ASCII)
 _PREFIX = re.compile(
@@ -35,7 +35,7 @@ _PREFIX = re.compile(
 # RE2 text for lines that name an id in another way than the plain `JobId=70011`.
 ID_GATE = (
     r"SLUID=|StepI[dD]=|JobID=|JobId=(?:[^0-9]|[0-9]+[_+(]|[0-9]{11})"
-    r"|(?:[Jj]ob|JOB)(?:_?[Ii][Dd]| allocation)?[ =][0-9]|(?:[Ss]tep|STEP|task) [0-9]+[.+]"
+    r"|(?:[Jj]ob|JOB)(?:_[Ii][Dd]|id| allocation)?[ =][0-9]|(?:[Ss]tep|STEP|task) [0-9]+[.+]"
 )
 _CGROUP = {
     "job_id": re.compile(r"/job_(\d{1,10})(?=/|$)", re.ASCII),
