@@ -76,6 +76,9 @@ class LokiConfig(BaseModel):
     )
     retry_base_s: float = Field(0.25, gt=0, description="Delay before the first retry; doubled for each further one.")
     retry_max_s: float = Field(30.0, gt=0, description="Longest delay between retries.")
+    pause_s: float = Field(
+        10.0, gt=0, description="Delay before a retry where Loki refuses the tier itself, until a person acts."
+    )
     max_buffer_bytes: int = Field(
         128 << 20, ge=1 << 20, description="Memory for lines that wait or are under way, over all shards of a process."
     )
@@ -88,12 +91,12 @@ class LokiConfig(BaseModel):
     @classmethod
     def _address(cls, url: str) -> str:
         scheme, _, rest = url.partition("://")
-        host, _, path = rest.partition("/")
+        host = rest.partition("/")[0]
         if scheme not in ("http", "https") or not host:
             raise ValueError("must look like http://loki:3100 or https://…")
         if "@" in host:
             raise ValueError("must not contain a password; use username and password_file")
-        return url if path else url.rstrip("/") + _PUSH
+        return url if url.endswith("/push") else url.rstrip("/") + _PUSH
 
     @model_validator(mode="after")
     def _consistent(self) -> "LokiConfig":
@@ -178,7 +181,7 @@ class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
         self._config, self._lane, self._endpoint = config, lane, endpoint
         self._places: list[Partition] = []
         self._place: dict[Partition, int] = {}
-        self._store = Store(endpoint.post, dead, self._places, config.limits)
+        self._store = Store(endpoint.post, dead, self._places, config.limits, config.pause_s)
         self._streams: dict[Labels, _Stream] = {}
         self._waiting: dict[Labels, _Stream] = {}
 

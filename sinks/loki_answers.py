@@ -23,8 +23,10 @@ from sinks.lane import Gap, Result
 from sinks.loki_limits import REPLAY, Limits
 from sinks.loki_push import Block, Rows, body
 
-_PAUSE_S = 10.0
 _ATTEMPTS_BEFORE_SPLIT = 3
+_SMALLEST_BURST = (
+    1 << 16
+)  # bytes; below it a refusal for rate means that too much comes, not that a request is too large
 
 
 class Verdict(Enum):
@@ -85,6 +87,7 @@ class Store:
     dead: DeadLetterWriter
     places: Sequence[Partition]
     limits: Limits
+    pause_s: float
 
     def claim(self, all_rows: Sequence[Rows]) -> list[Gap]:
         """The lines that some rows answer for, by partition."""
@@ -149,7 +152,7 @@ class Request:
         if verdict is Verdict.DELIVERED:
             return Result({"delivered": self.store.lines([block.rows for block in self.blocks])})
         if verdict is Verdict.PAUSED:
-            raise RetryLater(f"Loki refuses the tier, see to it: {_brief(answer)}", _PAUSE_S)
+            raise RetryLater(f"Loki refuses the tier, see to it: {_brief(answer)}", self.store.pause_s)
         if verdict is Verdict.LATER:
             return self._later(answer)
         if verdict is Verdict.SPLIT or len(self.blocks) > 1:
@@ -163,7 +166,7 @@ class Request:
         self.attempts += 1
         if answer.status == 429 and self._entries > 1:
             if "ingestion rate limit" in answer.text:
-                if self.attempts >= _ATTEMPTS_BEFORE_SPLIT and self.size > 1 << 16:
+                if self.attempts >= _ATTEMPTS_BEFORE_SPLIT and self.size > _SMALLEST_BURST:
                     return self._split(answer)
             elif len(self.blocks) > 1:  # limit of a stream, or of their number
                 return self._split(answer)
