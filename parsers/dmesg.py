@@ -7,7 +7,7 @@
 [Mar11 04:05] TEXT                      reltime: local time, without year and seconds
 kern  :warn  : [12345.678901] TEXT      -x
 <4>[12345.678901] TEXT                  -r
-{"pri": 4, "time": 12345.678901, "msg": "TEXT"}   -J, one object on a line
+{"pri": 4, "time": 12345.678901, "msg": "TEXT"}   -J; dmesg itself prints an object on several lines
 10.9.8.7: kern: warning: [2025-04-22T21:27:51.291213998Z]: TEXT   Talos
 """
 
@@ -27,6 +27,9 @@ FACILITIES = (
 )  # fmt: skip
 LEVEL_NAMES = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
 MAX_US = 2**63 - 1
+NEXT_OBJECT = "},{"
+# Lines of `dmesg -J` that hold no key.
+JSON_FRAME = ("{", '"dmesg": [', NEXT_OBJECT, "}", "]")
 
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
@@ -67,7 +70,7 @@ def priority(number: int) -> dict[str, Any]:
 
 def rendering(line: str, times: Times, received: Stamp | None, flags: set[str]) -> Rendering:
     """Read what stands before the text of a line. A line without stamp is text as a whole."""
-    if line.startswith("{") and (found := _json(line)):
+    if line.startswith("{") and (found := json_rendering(line)):
         return found
     head = Rendering(line)
     if words := _WORDS.match(line):
@@ -134,7 +137,7 @@ def _read(shown: str, head: Rendering, times: Times, received: Stamp | None, fla
     return True
 
 
-def _json(line: str) -> Rendering | None:
+def json_rendering(line: str) -> Rendering | None:
     """An object of `dmesg -J`; `time` counts seconds since boot."""
     found = read_object(line)
     pairs = found.pairs if found else {}

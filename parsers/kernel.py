@@ -12,10 +12,10 @@ control bytes, bytes from 0x7f on and backslashes are `\xNN` (Documentation/ABI/
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parsers import clock
-from parsers.dmesg import LEVEL_NAMES, MAX_US, priority, rendering
+from parsers.dmesg import JSON_FRAME, LEVEL_NAMES, MAX_US, NEXT_OBJECT, json_rendering, priority, rendering
 from parsers.json_lines import placed, plain
 from parsers.kernel_text import GATE, clean, kernel_text, take_caller, unescape
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
@@ -43,6 +43,7 @@ class _Open:
     parts: list[str]
     size: int
     indent: int = 0
+    json: bool = False
 
 
 class _KernelStream:
@@ -51,6 +52,7 @@ class _KernelStream:
     def __init__(self, stream: Stream) -> None:
         self.times = stream.times
         self.open: _Open | None = None
+        self.probed: str | None = None  # GPU of the line before, `NVRM: The NVIDIA GPU 0000:b3:00.0`
 
     @property
     def held(self) -> Sequence[Ref]:
@@ -82,15 +84,29 @@ class _KernelStream:
         opened, self.open = self.open, None
         record = opened.record
         record.refs = tuple(opened.refs)
-        message = clean("\n".join(opened.parts))
+        message = clean(self.whole(opened))
         record.fields["message"] = message
         kernel_text(message, record.fields, record.flags)
+        self._lost(message, record.fields)
         if record.ts is None:
             booted = record.fields.get("monotonic_us")
             record.ts = None if booted is None else clock.boot(booted, self.times)
             record.ts_source = "boot" if record.ts else None
         self.finish(record)
         return [placed(record, opened.line)]
+
+    def _lost(self, message: str, fields: dict[str, Any]) -> None:
+        """Old drivers print `The NVIDIA GPU … / (PCI ID …) … / fallen off the bus` as three records."""
+        if fields.get("event") == "gpu_lost" and "pci" not in fields:
+            fields["pci"] = self.probed
+        if message.startswith("NVRM: The NVIDIA GPU "):
+            self.probed = fields.get("pci")
+        elif not message.startswith("NVRM: (PCI ID: "):
+            self.probed = None
+
+    def whole(self, opened: _Open) -> str:
+        """The text of a record whose lines are all there."""
+        return "\n".join(opened.parts)
 
     def joins(self, text: str) -> bool:
         """The line belongs to the open record."""
@@ -146,17 +162,43 @@ class KmsgStream(_KernelStream):
 class DmesgStream(_KernelStream):
     """Output of dmesg, in any rendering."""
 
+    within = False  # the line before, of `dmesg -J`, has opened the next object
+
+    def whole(self, opened: _Open) -> str:
+        if not opened.json:
+            return super().whole(opened)
+        self.within = opened.parts[-1].strip() == NEXT_OBJECT
+        head = json_rendering("{" + "\n".join(part for part in opened.parts if part.strip() not in JSON_FRAME) + "}")
+        if head is None:
+            opened.record.flags.add("unparsed")
+            return super().whole(opened)
+        opened.record.fields |= head.fields
+        return head.text
+
     def joins(self, text: str) -> bool:
         text = plain(text)
+        if self.open and self.open.json:
+            last, following = self.open.parts[-1].strip(), text.strip()
+            if last in ("}", "]"):
+                return following in ("}", "]")
+            return last != NEXT_OBJECT and (text[:1] in (" ", "\t") or following == "}")
         return text[:1] in (" ", "\t") and not rendering(text.lstrip(), self.times, None, set()).stamped
 
     def take(self, opened: _Open, text: str, flags: set[str]) -> None:
         text = plain(text)
+        if opened.json:
+            opened.parts.append(text)
+            return
         indent = min(opened.indent, len(text) - len(text.lstrip(" ")))
         opened.parts.append(unescape(text[indent:], flags))
 
     def start(self, opened: _Open, text: str, flags: set[str]) -> None:
         text = plain(text)
+        within, self.within = self.within, False
+        if text.strip() == "{" or (within and text.lstrip().startswith('"')):
+            opened.json = True
+            opened.parts.append(text)
+            return
         head = rendering(text, self.times, opened.line.received, flags)
         if text[:1] in (" ", "\t") and not head.stamped:
             stamped = rendering(text.lstrip(), self.times, opened.line.received, flags)

@@ -43,7 +43,7 @@ def _lustre(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  #
 _LUSTRE = {
     "lustre_target": re.compile(r"\b([\w.]+-(?:MDT|OST)[0-9a-fA-F]{4})\b", re.ASCII),
     "peer": re.compile(r"\b([\w.:-]+@(?:o2ib|tcp|gni|kfi|efa|lo)\d*)\b", re.ASCII),
-    "return_code": re.compile(r"\brc(?: = |=| )(-?\d{1,6})\b", re.ASCII),
+    "return_code": re.compile(r"\brc(?: = |=| )(-?\d{1,6})\b(?!/)", re.ASCII),
 }
 # `4242:0:(client.c:2289:ptlrpc_expire_one_request())`: pid, extra pid, place
 _LUSTRE_PLACE = re.compile(r"\b(\d{1,10}):\d+:\((\w[\w.-]*\.c):(\d{1,6}):(\w+)\(\)\)", re.ASCII)

@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         None,
         "NVRM: Xid (",
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F.:]+)(?: GPU-I:(?P<gpu_instance>\d+))?"
-        r"(?: GPU-CI:(?P<compute_instance>\d+))?\)\s*:\s*(?P<_code>\d{1,9})\b\s*,?(?P<_rest>(?s:.*))",
+        r"(?: GPU-CI:(?P<compute_instance>\d+))?[^)]*\)\s*:\s*(?P<_code>\d{1,9})\b\s*,?(?P<_rest>(?s:.*))",
         _xid,
     ),
     rule(
@@ -276,4 +276,5 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(None, "NVRM: The NVIDIA GPU ", r"NVRM: The NVIDIA GPU (?P<pci>{BDF})"),
     rule(None, "NVRM: GPU ", r"NVRM: GPU (?P<pci>{BDF}): "),
+    rule(None, "NVRM: (PCI ID: ", r"NVRM: \(PCI ID: "),
 )

@@ -156,6 +156,38 @@ def test_indented_lines_continue_a_dmesg_record() -> None:
     assert third.fields["message"] == "five\n  six"
 
 
+def test_dmesg_json_gives_one_record_per_object() -> None:
+    text = """{
+   "dmesg": [
+      {
+         "pri": 6,
+         "time":     0.000000,
+         "msg": "Linux version 6.8.0"
+      },{
+         "pri": 3,
+         "time": 12345.678901,
+         "caller": "T2178",
+         "msg": "NVRM: Xid (PCI:0000:3b:00): 43, Ch 00000008\\n  indented"
+      }
+   ]
+}
+"""
+    first, second = records("dmesg", text)
+    wanted = {"message": "Linux version 6.8.0", "level": "info", "facility": "kern", "monotonic_us": 0}
+    assert shown(first, wanted) == wanted
+    wanted = {"xid": 43, "level": "error", "caller_tid": 2178, "monotonic_us": 12_345_678_901}
+    assert shown(second, wanted) == wanted
+    assert (len(first.refs), len(second.refs)) == (7, 7)
+    assert first.flags == second.flags == set()
+
+
+def test_broken_json_of_dmesg_is_kept_whole() -> None:
+    found, following = records("dmesg", '{\n   "dmesg": [\n      {\n         "pri": 6,\n[    1.000000] x\n')
+    assert found.flags == {"unparsed"}
+    assert found.fields["message"].startswith("{")
+    assert following.fields["monotonic_us"] == 1_000_000
+
+
 def test_an_indented_line_at_the_start_of_a_file_is_a_record_of_its_own() -> None:
     assert record("dmesg", "   text").fields["message"] == "   text"
 
@@ -196,6 +228,7 @@ KMSG_LINES = [line for line, _ in KMSG] + [
 DMESG_LINES = [line for line, _ in DMESG] + [line for line, *_ in STAMPS] + [
     "[    1.000000] usb 1-2: new", "[    2.000000]  indented text", "               more", "", "  ", "[    3.000000] ",
     "[    3.000000]x", "[    3.0000] x", "[12345678901.000000] x", "[    4.000000] [drm] x", "[    4.000000] [T1] x",
+    "{", '   "dmesg": [', '         "pri": 6,', '         "msg": "x"', "      },{", "      }", "}",
     "[    5.000000] a\\x0ab", "[    5.000000] kernel: kernel: x", "[    6.000000] x\t", "[    6.000000] \x1b[1mx",
 ]  # fmt: skip
 

@@ -25,6 +25,7 @@ HEADERS: list[Row] = [
     ("NVRM: Xid (PCI:0018:01:00): 79", {"event": "gpu_xid", "xid": 79, "pci": "0018:01:00", "detail": ""}),
     ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 43, pid=7, name=x, Ch 0000000c",
      {"xid": 43, "gpu_instance": 5, "compute_instance": None, "pid": 7, "channel": 12}),
+    ("NVRM: Xid (PCI:0000:3b:00 a future word): 43, Ch 0000000c", {"xid": 43, "channel": 12, "pci": "0000:3b:00"}),
     ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:01): 43, pid=7, name=x, Ch 0000000c",
      {"gpu_instance": 5, "compute_instance": 1}),
     (GPU + "0, pid=771, name=python3, informational", {"event": None, "xid": None, "pci": "0000:3b:00"}),
@@ -173,6 +174,25 @@ def test_a_fallen_gpu_at_probe_time_is_one_record_of_three_lines() -> None:
     found = record("kmsg", text)
     assert shown(found, {"event": "", "pci": "", "xid": ""}) == {"event": "gpu_lost", "pci": "0000:b3:00", "xid": None}
     assert found.fields["message"].count("\n") == 2
+
+
+def test_a_fallen_gpu_in_three_records_is_named_by_the_one_that_says_so() -> None:
+    device, model, lost = records(
+        "kmsg",
+        "3,1,1,-;NVRM: The NVIDIA GPU 0000:b1:00.0\n"
+        "3,2,2,-;NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "3,3,3,-;NVRM: fallen off the bus and is not responding to commands.\n",
+    )
+    assert (device.fields.get("event"), device.fields["pci"], model.fields.get("event")) == (None, "0000:b1:00", None)
+    assert (lost.fields["event"], lost.fields["pci"]) == ("gpu_lost", "0000:b1:00")
+
+
+def test_a_lost_gpu_is_not_taken_for_one_named_long_before() -> None:
+    *_, lost = records(
+        "dmesg", "NVRM: The NVIDIA GPU 0000:b1:00.0\nusb 1-2: reset\nNVRM: fallen off the bus and is not responding"
+    )
+    assert lost.fields["event"] == "gpu_lost"
+    assert lost.fields.get("pci") is None
 
 
 def test_companion_lines_of_a_switch_fault_are_marked() -> None:
