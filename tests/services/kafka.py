@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.services.docker import container
 from tests.services.install import KAFKA_JARS, KAFKA_VERSION
-from tests.services.process import StartFailed, accepts, free_port, running, scratch
+from tests.services.process import StartFailed, accepts, free_port, free_ports, running, scratch
 from tests.services.table import Unavailable, choose
 
 WANTED = f"Apache Kafka {KAFKA_VERSION}"
@@ -110,7 +110,7 @@ def native() -> Iterator[Kafka]:
     if shutil.which("java") is None:
         raise Unavailable("no `java` (17 or newer) on PATH")
     with scratch("kafka") as home:
-        port, controller = free_port(), free_port()
+        port, controller = free_ports(2)
         settings = BROKER | {
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",

@@ -23,12 +23,17 @@ class StartFailed(RuntimeError):
     """A server ended, or did not answer in time; the message names its log and quotes the end of it."""
 
 
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports of 127.0.0.1 that nobody listens on."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def accepts(port: int) -> bool:

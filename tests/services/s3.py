@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.services.docker import container
 from tests.services.install import SEAWEEDFS_VERSION, WEED
-from tests.services.process import StartFailed, accepts, free_port, running, scratch
+from tests.services.process import StartFailed, accepts, free_port, free_ports, running, scratch
 from tests.services.table import Unavailable, choose
 
 WANTED = f"SeaweedFS {SEAWEEDFS_VERSION.rpartition('-')[0]}"
@@ -123,8 +123,17 @@ def native() -> Iterator[S3]:
     with scratch("weed") as home:
         access, secret = _identities(home / "s3.json")
         roles = ("master", "volume", "filer", "s3")
-        ports = {f"{role}.port{kind}": free_port() for role in roles for kind in ("", ".grpc")}
-        command = [WEED, "-logtostderr", "server", f"-dir={home}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3"]
+        names = [f"{role}.port{kind}" for role in roles for kind in ("", ".grpc")]
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        command: list[str | Path] = [
+            WEED,
+            "-logtostderr",
+            "server",
+            f"-dir={home}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3",
+        ]
         command += [f"-s3.config={home / 's3.json'}", "-volume.max=0", "-master.volumeSizeLimitMB=64", *_QUIET]
         command += [f"-filer.localSocket={home / 'filer.sock'}", f"-s3.localSocket={home / 's3.sock'}"]
         command += [f"-{name}={port}" for name, port in ports.items()]
