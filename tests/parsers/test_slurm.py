@@ -1,6 +1,7 @@
 """Slurm's texts of every era become events and fields; both speeds agree on what both can read."""
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,17 @@ def test_an_endless_record_is_cut_and_its_rest_marked() -> None:
     result = read(STAMP + "x", *["y"] * (records.MAX_HELD_LINES + 10))
     assert [record.flags for record in result] == [{"partial"}, {"partial"}]
     assert sum(len(record.refs) for record in result) == records.MAX_HELD_LINES + 11
+
+
+def test_a_held_record_survives_a_snapshot() -> None:
+    stream = SLURMCTLD.stream(Stream("slurmctld", times=Times("UTC")))
+    stream.feed(Line(f"{STAMP}error: prolog failed: rc:1 output:a".encode(), (Ref(0, 0),)))
+    stream = pickle.loads(pickle.dumps(stream))
+    assert stream.held == [Ref(0, 0)]
+    stream.feed(Line(b"b", (Ref(0, 1),)))
+    (record,) = stream.flush()
+    assert record.fields["message"] == "prolog failed: rc:1 output:a\nb"
+    assert stream.held == []
 
 
 def test_bad_bytes_controls_and_colours_are_cleaned() -> None:
