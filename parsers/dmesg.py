@@ -147,7 +147,7 @@ def json_rendering(line: str) -> Rendering | None:
     head = Rendering(text, stamped=True)
     if isinstance(pri, int) and 0 <= pri < 1 << 31:
         head.fields |= priority(pri)
-    if isinstance(time, int | Decimal) and 0 <= time * 1_000_000 <= MAX_US:
+    if isinstance(time, int | Decimal) and 0 <= time <= MAX_US // 1_000_000:
         head.fields["monotonic_us"] = int(time * 1_000_000)
     if isinstance(pairs.get("caller"), str):
         take_caller(f"[{pairs['caller']}]", head.fields)

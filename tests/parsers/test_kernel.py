@@ -65,6 +65,8 @@ DMESG: list[Row] = [
      {"monotonic_us": 1_500_000, "message": "usb 1-2: reset"}),
     ('{"pri": 4, "time":  12345.678901, "caller": "T7", "msg": "TEXT"}',
      {"level": "warning", "facility": "kern", "monotonic_us": 12_345_678_901, "caller_tid": 7, "message": "TEXT"}),
+    ('{"pri": -1, "time": 1e999999, "msg": "TEXT"}', {"level": None, "monotonic_us": None, "message": "TEXT"}),
+    ('{"no": "record"}', {"message": '{"no": "record"}'}),
     ("TEXT", {"monotonic_us": None, "message": "TEXT", "level": None}),
 ]  # fmt: skip
 
