@@ -44,6 +44,15 @@ def test_a_file_larger_than_one_part_arrives_whole_and_replaces_the_object(
     assert (tmp_path / "spool").read_bytes() == body
 
 
+def test_a_reader_of_a_local_object_keeps_the_whole_old_one_while_it_is_replaced(local_storage: StorageConfig) -> None:
+    store = open_storage(local_storage)
+    store.put_bytes(b"old and whole", "a/object")
+    with (Path(local_storage.url) / "a/object").open("rb") as reader:
+        store.put_bytes(b"new", "a/object")
+        assert reader.read() == b"old and whole"
+    assert [path.name for path in Path(local_storage.url, "a").iterdir()] == ["object"]
+
+
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "../a", "a/../b", "a/.", ".hidden", "a b", "a\n", "ü", "a/", "a\\b"])
 def test_a_key_that_is_not_made_of_our_names_is_refused(local_storage: StorageConfig, key: str) -> None:
     with pytest.raises(ValueError, match="not an object key"):
