@@ -181,6 +181,8 @@ def _field(tag: int, content: bytes) -> bytes:
 
 def _pair(name: bytes, value: bytes) -> bytes:
     """One structured-metadata pair; nothing for an empty value, which Loki would drop."""
+    if (size := len(name) + len(value) + 4) < 0x80:  # all sizes in one byte each, as nearly always
+        return b"\x1a%c\x0a%c%b\x12%c%b" % (size, len(name), name, len(value), value) if value else b""
     return _field(0x1A, _field(0x0A, name) + _field(0x12, value)) if value else b""
 
 
@@ -208,8 +210,11 @@ def _metadata(
     fields = flat(rows, "fields")
     if fields.null_count < len(fields):
         rich = np.flatnonzero(np.asarray(fields.is_valid()))
+        picked = fields.take(rich)
+        names, values, at = picked.keys.to_pylist(), picked.items.to_pylist(), picked.offsets.to_pylist()
         encoded = [
-            _rich(pairs, taken[of]) for pairs, of in zip(fields.take(rich).to_pylist(), stream[rich], strict=True)
+            _rich(names[start:stop], values[start:stop], taken[of])
+            for start, stop, of in zip(at, at[1:], stream[rich].tolist(), strict=False)
         ]
         index = np.full(len(fields), len(encoded), np.int64)
         index[rich] = np.arange(len(encoded))
@@ -225,17 +230,18 @@ def _column(name: bytes, column: pa.Array, hidden: npt.NDArray[np.bool_] | None)
     return _pick(encoded, index if hidden is None else np.where(hidden, len(encoded), index))
 
 
-def _rich(pairs: list[tuple[str, str | None]], taken: set[str]) -> bytes:
+def _rich(names: list[str], values: list[str | None], taken: set[str]) -> bytes:
     """The map `fields` of one row, within Loki's bounds."""
     out: dict[bytes, bytes] = {}
     left = MAX_PAIR_BYTES
-    for name, value in pairs[:MAX_PAIRS]:
+    for name, value in zip(names[:MAX_PAIRS], values, strict=False):
         key = metadata_name(name)
-        text = cut((value or "").encode(), max(0, left - len(key)))
-        if key and text and key.decode() not in taken:
-            out[key] = text
-            left -= len(key) + len(text)
-    return b"".join(_pair(key, value) for key, value in out.items())
+        if key and value and key.decode() not in taken:
+            text = cut(value.encode(), max(0, left - len(key)))
+            if text:
+                out[key] = _pair(key, text)
+                left -= len(key) + len(text)
+    return b"".join(out.values())
 
 
 def _pick(encoded: list[bytes], index: npt.NDArray[np.int64]) -> pa.Array:
