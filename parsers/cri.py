@@ -37,8 +37,8 @@ _CRI = re.compile(
     rb"\0*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) (stdout|stderr)"
     rb"(?: (?:([PF])(?::[^ ]*)?(?: |$))?|$)"
 )
-# Text that the training parser's gate does not look for: JSON objects, klog, logfmt.
-_OTHER_GRAMMARS = r"^\s*\{|^[IWEF]\d{4} \d\d:|msg="
+# Text that the training parser's gate does not look for: JSON objects and klog; logfmt has `msg=`.
+_OTHER_GRAMMARS = r"^(?:\s*\{|[IWEF]\d{4} \d\d:)"
 _DOCKER_LOG = r'^\{"log":"(?P<log>(?:[^"\\]|\\u003[ce])*)\\n","stream":"std(?:out|err)","time":"[^"]*"\}$'
 
 _noise_of_text = cast("Callable[[pa.LargeBinaryArray], pa.DictionaryArray]", TRAINING.noise)
@@ -154,11 +154,12 @@ def cri_header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
     inner = TRAINING.header(text, tz)
     rich = pc.or_(pa.array(starts == 0), carried.is_null())
     rich = pc.or_(rich, pc.match_substring_regex(text, _OTHER_GRAMMARS))
+    rich = pc.or_(rich, pc.match_substring(text, "msg="))
     rich = pc.or_(rich, pc.match_substring_regex(text, TRAINING.gate or ""))  # no gate: every line
     if inner.rich is not None:
         rich = pc.or_(rich, inner.rich)
     ts, source = carried, pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(lines), np.int8)), pa.array(["carrier"]))
-    if inner.ts is not None and inner.ts.null_count < len(lines):
+    if inner.ts is not None and inner.ts_source is not None:
         own = inner.ts.is_valid()
         ts = pc.coalesce(inner.ts, carried)
         source = pc.if_else(own, inner.ts_source.cast(pa.string()), "carrier").cast(CODE)

@@ -128,7 +128,10 @@ def time_of(value: Any, times: Times, flags: set[str]) -> tuple[Stamp, str] | No
 
 
 def _integer(value: Any, limit: int) -> int | None:
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
+    """A whole number up to `limit`, also as text (`"7"`) or with a point (`7.0`)."""
+    digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value)
+    whole = isinstance(value, Decimal) and -18 < value.adjusted() < 18 and value == value.to_integral_value()
+    if digits or whole:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit else None
 

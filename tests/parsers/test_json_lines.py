@@ -105,6 +105,11 @@ def test_a_rank_that_is_none_stays_an_attribute(value):
     assert fields(f'{{"rank":{value}}}')["attributes"].keys() == {"rank"}
 
 
+@pytest.mark.parametrize(("value", "number"), [("7", 7), ('"7"', 7), ("7.0", 7), ("7e2", 700), ("0", 0)])
+def test_a_step_is_an_integer_however_it_is_written(value, number):
+    assert fields(f'{{"step":{value}}}')["step"] == number
+
+
 def test_without_a_text_the_line_is_the_message():
     assert fields('{"loss": 2.5}')["message"] == '{"loss": 2.5}'
     assert fields('{"msg": 5}') == {"message": '{"msg": 5}', "attributes": {"msg": 5}}
