@@ -1,0 +1,168 @@
+"""Job output by columns: noise ids, and message, level, rank and host of lines that need no stream parser."""
+
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parsers.header import Header, as_text
+from parsers.job_gate import (
+    BAR,
+    CHANNEL,
+    CLEAN,
+    FREQUENT,
+    NCCL_PREFIX,
+    NOISE,
+    NOISE_HEAD,
+    PLAIN_PREFIX,
+    REFUSED,
+    SELDOM,
+    TAG,
+)
+from parsers.job_records import LONGEST_BYTES
+from parsers.job_torn import PIECE_BYTES
+from parsers.launcher import MAX_RANK
+
+_IDS = pa.array(["N02", *(rule.id for rule in NOISE), "N25", "progress"])
+_CALL = _IDS.index("N25").as_py()
+_PROGRESS = _IDS.index("progress").as_py()
+_MARK = b" NCCL "
+_INFO = b" NCCL INFO "
+# What a prefix can add to the length of a line. Longer ones are taken for pieces at their limit only.
+_LIMITS = (PIECE_BYTES, LONGEST_BYTES)
+_LONGEST_PREFIX = 300
+
+_RANK = (
+    r"^(?:\[rank(?P<tag>\d{1,9})\]: ?|\[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>:| {0,9}(?P<label>\d{1,7}): "
+    rf"|{TAG})?(?:(?P<host>[A-Za-z0-9_.-]+):(?P<pid>\d{{1,10}}):\d{{1,10}} (?:\[-?\d{{1,10}}\] )?NCCL INFO )?"
+)
+
+Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Places: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
+    """schema.CODE column with the noise id of lines that are noise whole and alone, null for all others."""
+    codes = np.full(len(lines), -1, dtype=np.int8)
+    channel = _matches(lines, CHANNEL)
+    codes[channel] = 0
+    rest = np.flatnonzero(~channel)
+    lines = lines.take(pa.array(rest))
+    codes[rest[_matches(lines, BAR)]] = _PROGRESS
+    heads = np.flatnonzero(_matches(lines, NOISE_HEAD))
+    rest, lines = rest[heads], lines.take(pa.array(heads))
+    texts = slices(lines, _find(lines, _MARK) + len(_MARK))  # INFO text
+    is_info = _mask(pc.starts_with(texts, b"INFO "))
+    codes[rest[~is_info]] = _CALL
+    texts = slices(texts, np.where(is_info, len(b"INFO "), len(b"CALL ")))
+    left = np.flatnonzero(is_info)
+    some = texts.take(pa.array(left))
+    for code, rule in enumerate(NOISE, start=1):
+        if code == len(FREQUENT) + 1:  # few are left, and most of them are useful
+            seldom = _matches(some, SELDOM)
+            left, some = left[seldom], some.filter(pa.array(seldom))
+        if not len(left):
+            break
+        found = _matches(some, f"^{rule.head}")
+        codes[rest[left[found]]] = code
+        if found.any():
+            left, some = left[~found], some.filter(pa.array(~found))
+    codes[rest[_matches(texts, REFUSED) | at_limit(lines)]] = -1
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _IDS)
+
+
+def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:  # noqa: ARG001 - lines with a stamp are gated
+    """Message, level, rank, host and pid. `rich`: no UTF-8, an NCCL header behind unknown text, a piece."""
+    text, bad = as_text(lines)
+    info = _find(lines, _INFO)
+    is_info = info >= 0
+    rich = np.zeros(len(lines), dtype=np.bool_) if bad is None else _mask(bad)
+    places = np.flatnonzero(is_info)
+    if len(places):
+        infos = lines.take(pa.array(places))
+        unclear = ~_matches(infos, CLEAN) | at_limit(infos) | _matches(infos, r"^ {0,9}\d{1,7}: ")
+        rich[places[unclear]] = True
+    tagged = _matches(lines, r"^\[[A-Za-z_-]+\d{1,6}\]:")
+    if tagged.any():
+        rich |= tagged & ~_matches(lines, rf"^(?:{TAG}|\[rank\d)")
+    starts = np.where(is_info, info + len(_INFO), 0)
+    prefixed = np.flatnonzero(_matches(lines, rf"^{PLAIN_PREFIX}") & ~is_info)
+    if len(prefixed):
+        starts[prefixed] = _prefix_lengths(lines.take(pa.array(prefixed)), PLAIN_PREFIX)
+    message = slices(text, starts)
+    level = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(lines), np.int8), mask=~is_info), pa.array(["info"]))
+    return Header(level=level, message=message, columns=_identity(lines, places, prefixed), rich=pa.array(rich))
+
+
+def at_limit(lines: pa.LargeBinaryArray) -> Mask:
+    """NCCL lines that are as long as a piece of libc or the limit of NCCL, with or without their stamp."""
+    lengths = np.asarray(pc.binary_length(lines))
+    found = np.isin(lengths, _LIMITS)
+    longer = np.zeros(len(lines), dtype=np.bool_)
+    for limit in _LIMITS:
+        longer |= (lengths > limit) & (lengths <= limit + _LONGEST_PREFIX)
+    near = np.flatnonzero(longer)
+    near = near[~_matches(lines.take(pa.array(near)), r"^[A-Za-z0-9_.-]+:\d")]
+    if len(near):
+        some = lines.take(pa.array(near))
+        own = lengths[near] - _prefix_lengths(some, NCCL_PREFIX)
+        stamp = np.where(_matches(some, r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "), len("[2031-05-04 18:45:17] "), 0)
+        found[near] |= np.isin(own, _LIMITS) | np.isin(own - stamp, _LIMITS)
+    return found
+
+
+def slices(texts: pa.Array, starts: Places) -> pa.Array:
+    """Every value of a large_binary or large_string array from its start (bytes) on, null where it is null.
+
+    The bytes stay where they are: a second array over them has a head and a tail for every value, and the
+    tails are taken.
+    """
+    if not len(texts):
+        return texts
+    ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    cuts = np.empty(2 * len(texts) + 1, dtype=np.int64)
+    cuts[::2] = ends
+    cuts[1::2] = np.minimum(ends[:-1] + starts, ends[1:])
+    data = texts.buffers()[2] or pa.py_buffer(b"")
+    halves = pa.Array.from_buffers(texts.type, 2 * len(texts), [None, pa.py_buffer(cuts), data])
+    tails = np.arange(1, 2 * len(texts), 2)
+    return halves.take(pa.array(tails, mask=_mask(texts.is_null()) if texts.null_count else None))
+
+
+def _identity(lines: pa.LargeBinaryArray, infos: Places, prefixed: Places) -> dict[str, pa.Array]:
+    """rank, host and pid of the lines that may show them."""
+    places = np.union1d(infos, prefixed)
+    if not len(places):
+        return {}
+    found = pc.extract_regex(lines.take(pa.array(places)), _RANK)
+    back = np.full(len(lines), -1, dtype=np.int64)
+    back[places] = np.arange(len(places))
+    indices = pa.array(back, mask=back < 0)
+
+    def text(name: str) -> pa.Array:
+        values = pc.struct_field(found, name).cast(pa.string())
+        return pc.if_else(pc.equal(values, ""), None, values)
+
+    rank = pc.coalesce(text("tag"), text("mpi"), text("label")).cast(pa.int64())
+    rank = pc.if_else(pc.less_equal(rank, MAX_RANK), rank, None).cast(pa.int32())
+    pid = text("pid").cast(pa.int64())
+    pid = pc.if_else(pc.equal(pid, 0), None, pid)
+    return {"rank": rank.take(indices), "host": text("host").take(indices), "pid": pid.take(indices)}
+
+
+def _prefix_lengths(lines: pa.LargeBinaryArray, prefix: str) -> Places:
+    found = pc.struct_field(pc.extract_regex(lines, f"^(?P<prefix>{prefix})"), "prefix")
+    return np.asarray(pc.fill_null(pc.binary_length(found), 0))
+
+
+def _find(lines: pa.LargeBinaryArray, text: bytes) -> Places:
+    return np.asarray(pc.find_substring(lines, text)).astype(np.int64)
+
+
+def _matches(lines: pa.Array, pattern: str) -> Mask:
+    return _mask(pc.match_substring_regex(lines, pattern))
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
