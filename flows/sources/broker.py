@@ -66,8 +66,8 @@ def connect(make: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> 
         raise Misconfigured(f"Kafka client: {said}; correct the setting") from error
 
 
-def partitions(config: BrokerConfig, topics: Iterable[str]) -> dict[str, int]:
-    """Number of partitions of each topic. Waits at most START_S.
+def partitions(config: BrokerConfig, topics: Iterable[str] | None) -> dict[str, int]:
+    """Number of partitions of each topic, of all with None. Waits at most START_S.
 
     Raises Misconfigured when no broker answers, the login is refused, or a topic is missing or denied.
     """
@@ -81,7 +81,7 @@ def partitions(config: BrokerConfig, topics: Iterable[str]) -> dict[str, int]:
         admin.poll(0)
         raise Misconfigured(unreachable(config.bootstrap, [*errors, error.args[0]])) from error
     found = {}
-    for topic in topics:
+    for topic in metadata.topics if topics is None else topics:
         known = metadata.topics.get(topic)
         if known is not None and known.error is not None:
             raise Misconfigured(
@@ -112,4 +112,4 @@ def unreachable(bootstrap: str, errors: list[KafkaError]) -> str:
 def _missing(topic: str, bootstrap: str, known: Mapping[str, Any]) -> str:
     nearest = difflib.get_close_matches(topic, known, n=1)
     hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-    return f"Kafka topic {topic} does not exist at {bootstrap}{hint}; create it with `tailrace topics --create`"
+    return f"Kafka topic {topic} does not exist at {bootstrap}{hint}; create it with `tailrace topics --apply`"

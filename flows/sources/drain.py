@@ -16,12 +16,11 @@ class Drain:
         self._lock = threading.Lock()
         self._reading: set[str] = set()
 
-    def request(self) -> None:
+    def set(self) -> None:
         """Ask all parts to drain; returns at once."""
         self._requested.set()
 
-    @property
-    def requested(self) -> bool:
+    def is_set(self) -> bool:
         return self._requested.is_set()
 
     def enter(self, part: str) -> None:
@@ -38,4 +37,4 @@ class Drain:
     def finished(self) -> bool:
         """Whether the run can end: all parts were asked to drain, and have left."""
         with self._lock:
-            return self.requested and not self._reading
+            return self.is_set() and not self._reading

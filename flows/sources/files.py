@@ -138,7 +138,7 @@ class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
 
     def snapshot(self) -> Position:
         self._closed_epoch = True
-        self._draining = self._drain.requested
+        self._draining = self._drain.is_set()
         return self._position
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
     def snapshot(self) -> Positions:
         self._closed = dict(self._next)
         self._epoch_bytes = 0
-        self._draining = self._drain.requested
+        self._draining = self._drain.is_set()
         return self._closed
 
     def close(self) -> None:
