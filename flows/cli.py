@@ -15,11 +15,17 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "run": Command("flows.run:run", "run the tier: one process of it"),
+    "check": Command("flows.run:check", "validate a configuration and ask every broker and store it names"),
+    "topics": Command("flows.topics:main", "create the Kafka topics, or check them"),
     "parse": Command("flows.parse:parse", "explain what a log file becomes: one JSON object per record"),
+    "demo": Command("flows.demo.command:demo", "watch a training job die, with nothing else running"),
 }
 
 _EXAMPLES = """\
 examples:
+  tailrace demo
+  tailrace check --config tailrace.toml && tailrace run --config tailrace.toml
   tailrace parse --kind kmsg kmsg.log
   kubectl exec POD -- cat LOG | tailrace parse --kind training -
   tailrace COMMAND --help

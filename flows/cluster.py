@@ -28,8 +28,9 @@ from flows.config import Config, load
 from flows.ledger import Account, Accounted, Accounts
 from flows.metrics import Metrics
 from flows.pipeline import Pipeline
+from flows.sources.drain import Drain
 from flows.sources.files import FilesSource
-from flows.sources.kafka import Drain, KafkaSource
+from flows.sources.kafka import KafkaSource
 from flows.steps.reassemble import Reassembler
 from sinks.base import DeadLetterWriter, Delivery, Partition
 from sinks.console import ConsoleSink
@@ -63,8 +64,12 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
     def __init__(self, runtime: Runtime, state: bytes | None) -> None:
         tier = runtime.config.tier
         self._metrics = runtime.metrics
+        kafka, decode = runtime.config.source.kafka, runtime.config.decode
         self._pipeline = Pipeline(
-            runtime.config.decode, tier.cluster, runtime.config.noise, Reassembler(max_age_ms=tier.max_age_ms)
+            decode.with_kinds(kafka.kinds) if kafka else decode,
+            tier.cluster,
+            runtime.config.noise,
+            Reassembler(max_age_ms=tier.max_age_ms),
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store
@@ -136,7 +141,7 @@ def _sinks(config: Config, shards: list[str], writer: DeadLetterWriter) -> dict[
     return sinks
 
 
-def _source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[Chunk, Any]:
+def _source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[tuple[str, Chunk], Any]:
     config = runtime.config
     if config.source.kafka:
 

@@ -8,7 +8,7 @@ epoch ends. Totals are part of each sink's snapshot, so they hold over restarts.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -17,6 +17,7 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 
 from flows.pipeline import by_partition, by_rule
 from sinks.base import Delivery, Partition
+from sinks.sharded import ShardedSink
 
 FATES = ("delivered", "dead", "gapped")
 
@@ -86,7 +87,7 @@ class Accounts:
         return {sink: dict(total) for sink, total in totals.items()}
 
 
-class Accounted(FixedPartitionedSink[Delivery, Any]):
+class Accounted(ShardedSink[Any]):
     """A sink with its account in the same snapshot.
 
     `make` builds the sink of one shard around that shard's account. `takes_noise`: the sink stores
@@ -96,20 +97,15 @@ class Accounted(FixedPartitionedSink[Delivery, Any]):
     def __init__(
         self,
         name: str,
-        shards: list[str],
+        shards: Sequence[str],
         make: Callable[[Account], FixedPartitionedSink[Delivery, Any]],
         accounts: Accounts,
         takes_noise: bool,
         on_difference: Callable[[str, str, dict[Partition, int]], None],
     ) -> None:
-        self._name, self._shards, self._make, self._accounts = name, sorted(shards), make, accounts
+        super().__init__(shards)
+        self._name, self._make, self._accounts = name, make, accounts
         self._takes_noise, self._on_difference = takes_noise, on_difference
-
-    def list_parts(self) -> list[str]:
-        return self._shards
-
-    def part_fn(self, item_key: str) -> int:
-        return self._shards.index(item_key)
 
     def build_part(self, step_id: str, for_part: str, resume_state: Any) -> StatefulSinkPartition[Delivery, Any]:
         account = self._accounts.of(self._name, for_part)

@@ -6,6 +6,7 @@ read + held before = records' lines + noise by rule + swallowed empty lines + de
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
 from flows.steps.labels import LabelSets
 from flows.steps.noise import NoiseConfig
-from flows.steps.reassemble import Finished, Reassembler
+from flows.steps.reassemble import Finished, Mask, Reassembler
 from parsers.header import Header
 from parsers.record import Parser
-from parsers.registry import KINDS, parser
+from parsers.registry import parser
 from sinks.base import Delivery, Part, Partition
 
 _NO_ROWS = ROWS.empty_table()
@@ -57,6 +58,7 @@ class Pipeline:
     streams: Reassembler = field(default_factory=Reassembler)
     counts: Counts = field(default_factory=Counts)
     unbalanced: int = 0
+    clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart; configuration is not part of it."""
@@ -78,8 +80,7 @@ class Pipeline:
             counts.dead[letter.topic, letter.partition] += letter.lines
         counts.messages_empty.update(decoded.empty)
         waiting: dict[str, list[Finished]] = {}
-        now_ms = int(chunk.appended_ms.max()) if len(chunk.values) else chunk.now_ms
-        for done in self.streams.flush() if chunk.ended else self.streams.tick(now_ms):
+        for done in self.streams.tick(self._tell_time(chunk)):
             waiting.setdefault(done.kind, []).append(done)
         for raw in decoded.raws:
             counts.read.update(by_partition(raw.rows))
@@ -92,6 +93,20 @@ class Pipeline:
         self._settle(delivery, counts, held_before)
         return delivery, counts
 
+    def _tell_time(self, chunk: Chunk) -> dict[Partition, int]:
+        """The time of each partition (ms): its newest message's, moved on by the source's clock since it came.
+
+        So a partition that lags does not lose its pieces to one that does not, and a repeat sees the same times.
+        """
+        for number in np.unique(chunk.topic).tolist():
+            mine = chunk.topic == number
+            for partition in np.unique(chunk.partition[mine]).tolist():
+                newest = chunk.appended_ms[mine & (chunk.partition == partition)].max()
+                self.clocks[chunk.topics[number], partition] = (int(newest), chunk.now_ms)
+        for key in self.streams.streams:
+            self.clocks.setdefault(key[:2], (self.streams.streams[key].last_ms, chunk.now_ms))
+        return {place: newest + max(chunk.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
+
     def _parse(self, raw: Raw, waiting: list[Finished]) -> Part:
         kind = parser(raw.kind)
         raw = _by_stream(raw)
@@ -101,12 +116,12 @@ class Pipeline:
         kept = np.flatnonzero(~is_noise)
         kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
         header = kind.header(kept_lines, raw.tz)
-        rich = np.zeros(len(lines), dtype=np.bool_)
-        rich[kept] = _gated(kind, kept_lines, header)
-        if raw.kind in KINDS and KINDS[raw.kind].follows:
-            stream = raw.rows["stream"].combine_chunks().to_numpy()
-            rich[np.append(np.flatnonzero(np.diff(stream)), len(stream) - 1)] = True
-        finished, taken = self.streams.feed(raw, rich)
+        gated = np.zeros(len(lines), dtype=np.bool_)
+        gated[kept] = _gated(kind, kept_lines)
+        rich = gated.copy()
+        if header.rich is not None:
+            rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        finished, taken = self.streams.feed(raw, gated, rich)
         labels = LabelSets(raw.kind, self.cluster)
         plain = np.flatnonzero(~taken[kept])
         rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
@@ -125,6 +140,8 @@ class Pipeline:
         loud: list[Finished] = []
         still: list[Finished] = []
         for done in finished:
+            if done.plain:
+                _reduce(done)
             dropped = self.noise.drops(done.record.fields.get("noise"), done.envelope)
             (still if dropped else loud).append(done)
         rows = _merge(kept, loud, labels)
@@ -147,13 +164,23 @@ class Pipeline:
         self.counts.add(counts)
 
 
-def _gated(kind: Parser, lines: pa.Array, header: Header) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _reduce(done: Finished) -> None:
+    """Leave only what the header of the kind tells of a line."""
+    fields = done.record.fields
+    for name in fields.keys() - _header_names(done.kind):
+        del fields[name]
+
+
+@cache
+def _header_names(kind: str) -> frozenset[str]:
+    header = parser(kind).header(pa.array([], pa.large_binary()), None)
+    return frozenset({"level", "message", *header.columns})
+
+
+def _gated(kind: Parser, lines: pa.Array) -> Mask:
     if kind.gate is None:
         return np.ones(len(lines), dtype=np.bool_)
-    gated = pc.match_substring_regex(lines, kind.gate)
-    if header.rich is not None:
-        gated = pc.or_(gated, header.rich)
-    return np.asarray(gated.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return np.asarray(pc.match_substring_regex(lines, kind.gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _pick(header: Header, rows: Indices) -> Header:

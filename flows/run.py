@@ -16,7 +16,7 @@ from flows import log as own_log
 from flows.cluster import Runtime, build
 from flows.config import Config, load
 from flows.metrics import serve
-from flows.preflight import checks
+from flows.preflight import checks, require
 from flows.shutdown import on_signals
 from sinks.errors import Misconfigured
 
@@ -44,8 +44,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         config = load(arguments.config)
         own_log.setup(arguments.log_level)
-        for _, check_one in checks(config):
-            check_one()
+        require(config)
         return execute(config)
     except Misconfigured as error:
         sys.stderr.write(f"tailrace run: {error}\n")

@@ -10,6 +10,7 @@ no record are counted in `swallowed` by (topic, partition).
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,10 +30,14 @@ StreamKey = tuple[str, int, Stream]  # topic, partition, stream
 
 @dataclass(slots=True)
 class Held:
-    """A physical line that a parser has taken in. `counted`: a record already owns it in the ledger."""
+    """A physical line that a parser has taken in. `counted`: a record already owns it in the ledger.
+
+    `gated`: it may say more than its header; else it is here for its neighbours' sake or its odd form.
+    """
 
     raw: bytes
     appended_ms: int
+    gated: bool
     counted: bool = False
 
 
@@ -55,7 +60,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A record with all that its row in LOG needs. `row`: place of its first line in the batch, else -1."""
+    """A record with all that its row in LOG needs. `row`: place of its first line in the batch, else -1.
+
+    `plain`: a single line that the gate did not pick. Its row must not say more than it would, had the
+    line stood elsewhere in its batch, or a repeat would not be recognised as one.
+    """
 
     record: Record
     kind: str
@@ -66,6 +75,7 @@ class Finished:
     raw: bytes
     owned: int
     row: int
+    plain: bool
 
 
 @dataclass(slots=True)
@@ -79,17 +89,18 @@ class Reassembler:
     evicted: int = 0
     swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def feed(self, raw: Raw, rich: Mask) -> tuple[list[Finished], Mask]:
-        """Feed the rows marked `rich` and what must follow them.
+    def feed(self, raw: Raw, gated: Mask, rich: Mask) -> tuple[list[Finished], Mask]:
+        """Feed the rows marked `rich` and what must follow them; in kinds that follow also the last of each stream.
 
-        Rows of one stream stand together in `raw`. Returns the finished records and a mask of the rows
-        taken; the others are plain lines.
+        `gated` are those of `rich` that the gate picked. Rows of one stream stand together in `raw`. Returns the
+        finished records and a mask of the rows taken; the others are plain lines.
         """
         taken = np.zeros(len(rich), dtype=np.bool_)
-        wanted = np.flatnonzero(rich)
+        rows = Rows(raw)
+        tails = rows.tails() if raw.kind in KINDS and KINDS[raw.kind].follows else np.zeros(len(rich), dtype=np.bool_)
+        wanted = np.flatnonzero(rich | tails)
         if not len(wanted) and not self.streams:
             return [], taken
-        rows = Rows(raw)
         finished: list[Finished] = []
         for start, stop in rows.runs():
             first = int(np.searchsorted(wanted, start))
@@ -100,19 +111,17 @@ class Reassembler:
                 continue
             if opened is None:
                 opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
-            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], rich, taken, finished)
+            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], gated, rich, taken, finished)
             self._keep(key, opened)
         self._shrink(finished)
         return finished, taken
 
-    def tick(self, now_ms: int) -> list[Finished]:
-        """Flush the streams that have been silent for longer than the maximal age."""
+    def tick(self, now_ms: Mapping[tuple[str, int], int]) -> list[Finished]:
+        """Flush the streams that are silent for longer than the maximal age, by the time of their partition."""
+        stale = [key for key, opened in self.streams.items() if opened.last_ms + self.max_age_ms < now_ms[key[:2]]]
         finished: list[Finished] = []
-        while self.streams:
-            key, opened = next(iter(self.streams.items()))
-            if opened.last_ms + self.max_age_ms >= now_ms:
-                break
-            del self.streams[key]
+        for key in stale:
+            opened = self.streams.pop(key)
             finished += self._finish(key, opened, opened.parser.flush(), {})
         return finished
 
@@ -141,6 +150,7 @@ class Reassembler:
         rows: "Rows",
         run: tuple[int, int],
         wanted: "np.ndarray[tuple[int], np.dtype[np.intp]]",
+        gated: Mask,
         rich: Mask,
         taken: Mask,
         finished: list[Finished],
@@ -165,7 +175,7 @@ class Reassembler:
                 finished += self._finish(key, opened, opened.parser.flush(), places)
                 continue
             ref, line = rows.line(row)
-            opened.lines[ref] = Held(line.raw, appended_ms)
+            opened.lines[ref] = Held(line.raw, appended_ms, bool(gated[row] or not follows))
             opened.last_ms = appended_ms
             places[ref] = row
             taken[row] = True
@@ -190,6 +200,7 @@ class Reassembler:
                     b"\n".join(line.raw for line in lines),
                     owned,
                     places.get(record.refs[0], -1),
+                    plain=len(lines) == 1 and not lines[0].gated,
                 )
             )
         held = opened.parser.held
@@ -239,6 +250,12 @@ class Rows:
             return []
         cut = np.flatnonzero((np.diff(self.stream) != 0) | (np.diff(self._partition) != 0)) + 1
         return list(zip([0, *cut.tolist()], [*cut.tolist(), len(self.stream)], strict=True))
+
+    def tails(self) -> Mask:
+        """True for the last row of each run."""
+        tails = np.zeros(len(self.stream), dtype=np.bool_)
+        tails[[stop - 1 for _, stop in self.runs()]] = True
+        return tails
 
     def key(self, row: int) -> StreamKey:
         return (self._table["topic"][row].as_py(), int(self._partition[row]), self._streams[self.stream[row]])
