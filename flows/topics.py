@@ -23,13 +23,13 @@ kafka: Any = _admin  # its names are exported without saying so, which the type 
 MAX_MESSAGE_BYTES = 2 << 20
 _ANSWER_S = 30.0
 _LOGS = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(MAX_MESSAGE_BYTES)}
-# The tier's own topics: settings beside the retention.
-_OWN = {
+# The tier's own topics beside the one of dead letters: settings beside the retention.
+_OWN: dict[str, dict[str, str]] = {
     "tailrace.partials": {},
     "tailrace.gaps": {"cleanup.policy": "compact"},
-    "tailrace.deadletters": {"max.message.bytes": str(MAX_MESSAGE_BYTES)},
     "tailrace.alerts": {},
 }
+_DEAD = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
 _EXAMPLES = """examples:
   tailrace topics --config tailrace.toml            # exit status 1 when something differs
   tailrace topics --config tailrace.toml --apply --partitions 24 --retention-hours 72
@@ -95,9 +95,7 @@ def wanted_topics(config: Config, partitions: int, retention_hours: int) -> list
     """The topics that a configuration reads, and the tier's own."""
     retention = {"retention.ms": str(retention_hours * 3_600_000)}
     read = list(config.source.kafka.topics) if config.source.kafka else []
-    own = dict(_OWN)
-    if config.dead_letter.topic != "tailrace.deadletters":
-        own[config.dead_letter.topic] = own.pop("tailrace.deadletters")
+    own = {**_OWN, config.dead_letter.topic: _DEAD}
     return [Wanted(topic, partitions, _LOGS, retention) for topic in read] + [
         Wanted(topic, partitions, settings, {} if "cleanup.policy" in settings else retention)
         for topic, settings in own.items()
