@@ -55,11 +55,11 @@ class Difference:
     settings: dict[str, str] | None = None
 
 
-def topics(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Compare the Kafka topics with what the tier needs. Exit status 0: they agree, 1: they differ."""
     options = argparse.ArgumentParser(
         prog="tailrace topics",
-        description=topics.__doc__,
+        description=main.__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -194,6 +194,8 @@ def test_the_recovery_store_comes_before_the_group_and_the_group_before_the_star
 
 
 def test_latest_skips_what_is_there_and_is_settled_at_once(kafka: Kafka, build: Any) -> None:
+    if not kafka.real:
+        pytest.skip("tansu's watermarks lag behind")
     topic = kafka.topic()
     send(kafka, topic, *numbered(0, 10))
     part = build(topic, group=topic, start="latest")

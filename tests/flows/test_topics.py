@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import admin as kafka_admin
 
 from flows import topics as module
-from flows.topics import topics
+from flows.topics import main
 from tests.services.kafka import Kafka
 from tests.services.process import free_port
 
@@ -47,11 +47,11 @@ def test_missing_topics_are_named_then_made(
     kafka: Kafka, configure: Configure, own_names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = str(configure("logs.kernel", "logs.job"))
-    assert topics(["--config", config]) == 1
+    assert main(["--config", config]) == 1
     said = capsys.readouterr().out
     assert f"!!  {own_names}logs.kernel: does not exist" in said
     assert f"!!  {own_names}tailrace.gaps: does not exist" in said
-    made = topics(["--config", config, "--apply", "--partitions", "3", "--retention-hours", "2"])
+    made = main(["--config", config, "--apply", "--partitions", "3", "--retention-hours", "2"])
     assert made == 0, capsys.readouterr()
     known = kafka.admin().list_topics(timeout=10).topics
     assert len(known[own_names + "logs.kernel"].partitions) == 3
@@ -61,7 +61,7 @@ def test_missing_topics_are_named_then_made(
         assert log["max.message.bytes"] == str(2 << 20)
         assert log["retention.ms"] == str(2 * 3_600_000)
         assert settings(kafka, own_names + "tailrace.gaps")["cleanup.policy"] == "compact"
-    assert topics(["--config", config]) == 0
+    assert main(["--config", config]) == 0
 
 
 def test_wrong_settings_are_named_then_corrected(
@@ -70,7 +70,7 @@ def test_wrong_settings_are_named_then_corrected(
     if not kafka.real:
         pytest.skip("tansu does not compare settings of topics")
     config = str(configure("logs.slurm"))
-    assert topics(["--config", config, "--apply", "--partitions", "1"]) == 0
+    assert main(["--config", config, "--apply", "--partitions", "1"]) == 0
     name = own_names + "logs.slurm"
     admin = kafka.admin()
     change = kafka_admin.ConfigResource(  # type: ignore[attr-defined]
@@ -87,16 +87,16 @@ def test_wrong_settings_are_named_then_corrected(
     )
     admin.incremental_alter_configs([change])[change].result(20)
     capsys.readouterr()
-    assert topics(["--config", config]) == 1
+    assert main(["--config", config]) == 1
     said = capsys.readouterr().out
     assert f"!!  {name}: message.timestamp.type is CreateTime, should be LogAppendTime" in said
     assert f"!!  {name}: max.message.bytes is 1000, should be 2097152" in said
-    assert topics(["--config", config, "--apply"]) == 0
+    assert main(["--config", config, "--apply"]) == 0
     assert settings(kafka, name)["max.message.bytes"] == "2097152"
 
 
 def test_a_broker_that_is_away_ends_it_with_status_2(configure: Configure, capsys: pytest.CaptureFixture[str]) -> None:
-    assert topics(["--config", str(configure("logs.job", bootstrap=f"127.0.0.1:{free_port()}"))]) == 2
+    assert main(["--config", str(configure("logs.job", bootstrap=f"127.0.0.1:{free_port()}"))]) == 2
     said = capsys.readouterr().err
     assert said.startswith("tailrace topics: no Kafka broker answers at 127.0.0.1:")
     assert said.count("\n") == 1
@@ -107,5 +107,5 @@ def test_a_configuration_without_kafka_ends_it_with_status_2(
 ) -> None:
     path = tmp_path / "tailrace.toml"
     path.write_text('[source.files]\npaths = ["x.kmsg"]\n')
-    assert topics(["--config", str(path)]) == 2
+    assert main(["--config", str(path)]) == 2
     assert "[source.kafka]" in capsys.readouterr().err
