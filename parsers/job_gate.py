@@ -14,7 +14,7 @@ TAG = r"\[(?:default|trainer|worker)\d{1,6}\]:"
 PLAIN_PREFIX = rf"(?:{TAG}|\[\d{{1,9}},\d{{1,9}}\]<std(?:out|err)>:|\[rank\d{{1,9}}\]: ?| {{0,9}}\d{{1,7}}: )"
 _NCCL_PREFIX = (
     rf"(?:{TAG}|\[\d{{1,9}},\d{{1,9}}\]<std(?:out|err)>:|\[rank\d{{1,9}}\]:| {{0,9}}\d{{1,7}}: |\[\d{{1,4}}\] "
-    r"|[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*: "
+    r"|[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*: "
     r"|\([A-Za-z_][A-Za-z0-9_.:-]* pid=\d{1,10}(?:, ip=[0-9a-f.:]{1,45})?\) )?"
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?"
 )
@@ -86,7 +86,7 @@ GATE = "|".join(
         rf"^{_P}(?:slurmstepd|slurmd|srun|sbatch|salloc)(?:-[A-Za-z0-9_.-]+)?: |across cluster\]",
         # other prefixes, stamps, levels of Python's logging
         rf"^{_P}(?:{STAMP.partition('(?::')[0]}|{_LEVEL}:[A-Za-z_]|\(.* pid=\d|\[\d+\] |\[pod/)",
-        rf"^{_P}[A-Za-z0-9][A-Za-z0-9_.-]*[0-9.-][A-Za-z0-9_.-]*: |^{_P}\d{{1,3}}(?:\.\d{{1,3}}){{3}}: ",
+        rf"^{_P}[A-Za-z][A-Za-z0-9_.-]*[0-9.-][A-Za-z0-9_.-]*: |^{_P}\d{{1,3}}(?:\.\d{{1,3}}){{3}}: ",
         rf"^{PLAIN_PREFIX}(?:\[|{PLAIN_PREFIX})",
     )
 )

@@ -57,7 +57,7 @@ class Torn:
         key = piece.prefix.key
         if head:
             done = self._same_writer(head)
-            if not piece.last or self._unsure(piece, piece.text[head.end() :]):
+            if not piece.last or self._unsure(piece, head):
                 self.heads.setdefault(key, []).append(Head(piece, piece.last, count))
                 return done
             return [*done, piece]
@@ -134,11 +134,12 @@ class Torn:
         return done
 
     @staticmethod
-    def _unsure(piece: Piece, message: str) -> bool:
+    def _unsure(piece: Piece, head: "re.Match[str]") -> bool:
         """Whether a piece with a line feed may go on: libc's 128 bytes, or srun's line feed after any chunk."""
+        message = piece.text[head.end() :]
         if PIECE_BYTES in piece.sizes():
             return not _CLOSED.fullmatch(message)
-        return piece.prefix.labelled and cut(message)
+        return piece.prefix.labelled and head["lvl"] in ("INFO", "WARN") and cut(message)
 
 
 def cut(text: str) -> bool:

@@ -32,7 +32,7 @@ _PREFIX = re.compile(
     r"|(?P<label> {0,9}\d{1,7}): "
     r"|(?P<address>\d{1,3}(?:\.\d{1,3}){3}): "
     r"|\[(?P<bracket>\d{1,18})\] "
-    r"|(?P<name>[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*): "
+    r"|(?P<name>[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*): "
 )
 _EPOCH = re.compile(EPOCH)
 # What may stand behind `[2] ` or `node-a: `, so that these are prefixes and not text.
