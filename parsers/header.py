@@ -59,3 +59,22 @@ def buffers(
     _, offsets, data = lines.buffers()
     ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
     return ends, np.frombuffer(data or b"", np.uint8)
+
+
+def slices(texts: pa.Array, starts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.Array:
+    """Every value of a large_binary or large_string array from its start (bytes) on, null where it is null.
+
+    The bytes stay where they are: a second array over them has a head and a tail for every value, and the
+    tails are taken.
+    """
+    if not len(texts):
+        return texts
+    ends, _ = buffers(texts)
+    cuts = np.empty(2 * len(texts) + 1, dtype=np.int64)
+    cuts[::2] = ends
+    cuts[1::2] = np.minimum(ends[:-1] + starts, ends[1:])
+    data = texts.buffers()[2] or pa.py_buffer(b"")
+    halves = pa.Array.from_buffers(texts.type, 2 * len(texts), [None, pa.py_buffer(cuts), data])
+    tails = np.arange(1, 2 * len(texts), 2)
+    missing = np.asarray(texts.is_null()) if texts.null_count else None
+    return halves.take(pa.array(tails, mask=missing))

@@ -3,31 +3,24 @@
 Apart from `slurm`, so that reading single files does not wait for the column libraries.
 """
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parsers.header import Header, as_text
+from parsers.header import Header, as_text, buffers, slices
 from parsers.schema import CODE
 from parsers.slurm_text import LEVELS
 
-_STAMP = np.frombuffer(b"[0000-00-00T00:00:00.000] ", dtype=np.uint8)
-_IS_DIGIT = ord("0") == _STAMP
-_FIELDS = ("yyyy", "mm", "dd", "HH", "MM", "SS", "mmm")
-# Digits to numbers in one product; every value is exact in float32.
-_WEIGHTS = np.zeros((17, 7), dtype=np.float32)
-for _column, _name in enumerate(_FIELDS):
-    _start = sum(map(len, _FIELDS[:_column]))
-    _WEIGHTS[_start : _start + len(_name), _column] = [10.0**power for power in reversed(range(len(_name)))]
-
-_AFTER = len(_STAMP)
-_END = 1 << 40  # arrow refuses an open end for binary slices
+_AFTER = len("[2025-03-04T05:06:07.089] ")
+_FITS = (
+    r"^\[(?:19[7-9][0-9]|2[01][0-9]{2}|22[0-5][0-9])-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}\] "
+)
+_LATE_DAY = r"^\[[0-9]{4}-(?:02-(?:29|30)|..-31)"  # days that not every month has
 _STEP = r"(?:\[(?P<job>[0-9]{1,10})\.(?P<step>[0-9]{1,10}|batch|extern|interactive|TBD)\] )?"
 _LEVEL = r"(?P<level>(?:fatal|internal error|error|warning|debug[2-5]): |debug: {1,2})?"
-_HEAD = rf"^{_STEP}{_LEVEL}(?:sched: )?"
-_BARE_HEAD = re.sub(r"\?P<\w+>", "?:", _HEAD)
+_HEAD = rf"^(?P<head>{_STEP}{_LEVEL}(?:sched: )?)"
+_HAS_HEAD = r"^(?:\[|fatal|internal|error|warning|debug|sched)"
 _JOB = r"\bJobId=(?P<job>[0-9]{1,10})"
 _PROGRAM = r"^(?:slurm[a-z]+|sackd|srun|sbatch|salloc|scrun)[^ ]*: "  # left to the rich side
 _CONTROL = r"[\x00-\x08\x0a-\x1f\x7f]"
@@ -36,36 +29,24 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def _local_ms(lines: pa.LargeBinaryArray) -> tuple[Bools, Longs]:
-    """Which lines start with the default stamp (a possible date of 1970 to 2261), and its ms since the epoch, local."""
-    count = len(lines)
-    ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + count + 1]
-    fits = np.diff(ends) >= len(_STAMP)
-    ms = np.zeros(count, dtype=np.int64)
-    rows = np.flatnonzero(fits)
-    if not len(rows):
-        return fits, ms
-    data = np.frombuffer(lines.buffers()[2], dtype=np.uint8)
-    head = data[ends[rows, None] + np.arange(len(_STAMP))]
-    digits = head[:, _IS_DIGIT] - ord("0")  # uint8: what is no digit wraps above 9
-    year, month, day, hour, minute, second, milli = (digits.astype(np.float32) @ _WEIGHTS).astype(np.int64).T
-    months = np.clip((year - 1970) * 12 + month - 1, 0, 3_503)
-    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    following = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    good = (digits <= 9).all(axis=1) & (head[:, ~_IS_DIGIT] == _STAMP[~_IS_DIGIT]).all(axis=1)
-    good &= (year >= 1970) & (year <= 2261) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= following - first)
-    good &= (hour < 24) & (minute < 60) & (second < 60)
-    fits[rows] = good
-    ms[rows] = (((first + day - 1) * 24 + hour) * 60 + minute) * 60_000 + second * 1_000 + milli
-    return fits, np.where(fits, ms, 0)
+def _local_ms(lines: pa.LargeBinaryArray) -> tuple[Bools, pa.Array]:
+    """Which lines start with the default stamp (a date of 1970 to 2259), and its local time, null elsewhere."""
+    fits = pc.match_substring_regex(lines, _FITS)
+    stamps = pc.if_else(fits, pc.binary_slice(lines, 1, _AFTER - 2), pa.scalar(None, pa.large_binary()))
+    try:
+        naive = stamps.cast(pa.large_string()).cast(pa.timestamp("ms"))
+    except pa.ArrowInvalid:  # the 30th of February
+        fits = pc.and_not(fits, pc.match_substring_regex(lines, _LATE_DAY))
+        naive = pc.if_else(fits, stamps, pa.scalar(None, pa.large_binary()))
+        naive = naive.cast(pa.large_string()).cast(pa.timestamp("ms"))
+    return np.asarray(fits.to_numpy(zero_copy_only=False), dtype=np.bool_), naive
 
 
-def _utc(ms: Longs, tz: str) -> tuple[pa.Array, pa.Array]:
-    """Local ms to UTC ns, and a mask of times that do not exist or exist twice."""
-    naive = pa.array(ms).view(pa.timestamp("ms"))
+def _utc(naive: pa.Array, tz: str) -> tuple[pa.Array, pa.Array]:
+    """Local time to UTC ns, and a mask of times that do not exist or exist twice."""
     early = pc.assume_timezone(naive, tz, ambiguous="earliest", nonexistent="earliest").view(pa.int64())
     late = pc.assume_timezone(naive, tz, ambiguous="latest", nonexistent="latest").view(pa.int64())
-    return pc.multiply(early, 1_000_000), pc.not_equal(early, late)
+    return pc.multiply(early, 1_000_000), pc.fill_null(pc.not_equal(early, late), False)
 
 
 def _text_or_null(captured: pa.Array) -> pa.Array:
@@ -86,33 +67,69 @@ def _levels(words: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(places.take(coded.indices), pa.array(known, pa.string())).cast(CODE)
 
 
+def _heads(tail: pa.LargeBinaryArray) -> tuple[Longs, pa.Array, pa.Array, pa.Array]:
+    """Length of step prefix, level word and `sched: `; level words (binary), step ids (text), job ids.
+
+    Most lines have none of them, and looking for captures costs five times a plain match.
+    """
+    some = np.flatnonzero(pc.match_substring_regex(tail, _HAS_HEAD).to_numpy(zero_copy_only=False))
+    found = pc.extract_regex(tail.take(pa.array(some)), _HEAD)
+    lengths = np.zeros(len(tail), dtype=np.int64)
+    lengths[some] = pc.binary_length(pc.struct_field(found, "head")).to_numpy(zero_copy_only=False)
+    back = _back(some, len(tail))
+    words = pc.fill_null(pc.struct_field(found, "level").take(back), b"")
+    step = _text_or_null(pc.struct_field(found, "step")).take(back)
+    return lengths, words, step, _number(pc.struct_field(found, "job")).take(back)
+
+
+def _named_jobs(tail: pa.LargeBinaryArray) -> pa.Array:
+    """The number behind the first `JobId=` of each line."""
+    some = np.flatnonzero(pc.match_substring_regex(tail, "JobId=").to_numpy(zero_copy_only=False))
+    found = pc.extract_regex(tail.take(pa.array(some)), _JOB)
+    return _number(pc.struct_field(found, "job")).take(_back(some, len(tail)))
+
+
+def _has_controls(lines: pa.LargeBinaryArray) -> bool:
+    """Whether any line holds a control character: one look at all bytes, a fraction of what a regex costs."""
+    ends, data = buffers(lines)
+    used = data[ends[0] : ends[-1]]
+    return bool((((used < 0x20) & (used != 0x09)) | (used == 0x7F)).any())
+
+
+def _back(some: Longs, count: int) -> pa.Array:
+    """Indices that put values of the rows `some` back in their places, null elsewhere."""
+    back = np.full(count, -1, dtype=np.int64)
+    back[some] = np.arange(len(some))
+    return pa.array(back, mask=back < 0)
+
+
 def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:
     """Columns of lines with the default stamp. Any other line, and the line before it, is `rich`."""
-    fits, ms = _local_ms(lines)
-    tail = pc.binary_slice(lines, _AFTER, _END)
-    message, bad = as_text(pc.replace_substring_regex(tail, _BARE_HEAD, "", max_replacements=1))
-    head = pc.extract_regex(tail, _HEAD)
-    step, prefix_job = pc.struct_field(head, "step"), _number(pc.struct_field(head, "job"))
-    named = _number(pc.struct_field(pc.extract_regex(tail, _JOB), "job"))
+    fits, naive = _local_ms(lines)
+    tail = slices(lines, np.full(len(lines), _AFTER))
+    lengths, words, step, prefix_job = _heads(tail)
+    message, bad = as_text(slices(tail, lengths))
+    named = _named_jobs(tail)
     rich = ~fits
     rich[:-1] |= ~fits[1:]
-    odd = [pc.match_substring_regex(lines, _CONTROL), pc.match_substring_regex(tail, _PROGRAM)]
+    odd = [pc.match_substring_regex(tail, _PROGRAM)]
+    if _has_controls(lines):
+        odd.append(pc.match_substring_regex(lines, _CONTROL))
     # A prefix in another form (SLUID, heterogeneous component, stepmgr), or text that only looks like one.
     odd.append(pc.and_(pc.starts_with(tail, "["), pc.is_null(prefix_job)))
     ts = ts_source = None
     if tz is not None:
-        utc, doubtful = _utc(ms, tz)
+        ts, doubtful = _utc(naive, tz)
         odd.append(doubtful)
-        known = pa.array(fits)
-        ts = pc.if_else(known, utc, pa.scalar(None, pa.int64()))
-        ts_source = pc.if_else(known, "zone", pa.scalar(None, pa.string())).cast(CODE)
+        zone = pa.array(np.zeros(len(lines), dtype=np.int8), mask=~fits)
+        ts_source = pa.DictionaryArray.from_arrays(zone, pa.array(["zone"]))
     for mask in odd if bad is None else [*odd, bad]:
         rich |= mask.to_numpy(zero_copy_only=False)
     return Header(
         ts=ts,
         ts_source=ts_source,
-        level=_levels(pc.struct_field(head, "level")),
+        level=_levels(words),
         message=message,
-        columns={"job_id": pc.coalesce(prefix_job, named), "step_id": _text_or_null(step)},
+        columns={"job_id": pc.coalesce(prefix_job, named), "step_id": step},
         rich=pa.array(rich),
     )

@@ -5,7 +5,7 @@ without the carrier's prefix, null where that is `raw`; and `stream` (int32), th
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.batch import Raw
 from flows.steps.labels import LabelSets
 from flows.steps.reassemble import Finished
-from parsers.header import Header
+from parsers.header import Header, slices
 from parsers.schema import CODE, ENVELOPE, LOG, TYPED
 
 ROWS = LOG.append(pa.field("body", pa.large_binary())).append(pa.field("stream", pa.int32()))
@@ -60,7 +60,8 @@ def plain_rows(raw: Raw, rows: Indices, header: Header, labels: LabelSets, noise
     columns |= envelope
     columns["stream"] = labels.column(envelope, header.level)
     if header.body is not None:
-        columns["body"] = _tails(lines, header.body)
+        starts = np.asarray(header.body.to_numpy(zero_copy_only=False), dtype=np.int64)
+        columns["body"] = pc.if_else(pa.array(starts > 0), slices(lines, starts), pa.scalar(None, pa.large_binary()))
     return _table(columns, count)
 
 
@@ -81,8 +82,6 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
             else:
                 rest.append((name, value if isinstance(value, str) else _json(value)))
         columns["fields"][row] = rest or None
-    for name in ENVELOPE.names:
-        columns[name] = [done.envelope[name] for done in finished]
     columns |= {
         "topic": [done.topic for done in finished],
         "partition": [done.partition for done in finished],
@@ -95,13 +94,15 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
         "ts": [None if record.ts is None else record.ts.ns for record in records],
         "ts_source": [record.ts_source for record in records],
         "kind": [done.kind for done in finished],
-        "node": [done.envelope["node"] or done.record.node for done in finished],
+        "node": [done.envelope["node"] or record.node for done, record in zip(finished, records, strict=True)],
         "flags": [sorted(record.flags) or None for record in records],
         "raw": [done.raw for done in finished],
         "body": [None if record.body is None else record.body.encode(errors="replace") for record in records],
         "stream": [labels.number(done.envelope, done.record.fields.get("level")) for done in finished],
     }
-    return pa.table([_column(columns[field.name], field) for field in ROWS], schema=ROWS)
+    arrays = _envelopes([done.envelope for done in finished])
+    arrays |= {name: _column(values, ROWS.field(name)) for name, values in columns.items()}
+    return pa.table([arrays[name] for name in ROWS.names], schema=ROWS)
 
 
 def in_order(kept: pa.Table, rich: pa.Table, plain_at: Indices, rich_at: Indices) -> pa.Table:
@@ -125,24 +126,19 @@ def _shared(table: pa.Table, names: Sequence[str], indices: pa.Array) -> dict[st
     return columns
 
 
+def _envelopes(envelopes: Sequence[Mapping[str, str | None]]) -> dict[str, pa.Array]:
+    """Envelopes as dictionary columns that share one index; those of a stream are one object."""
+    known: dict[int, int] = {}
+    index = pa.array([known.setdefault(id(envelope), len(known)) for envelope in envelopes], pa.int32())
+    distinct = {id(envelope): envelope for envelope in envelopes}
+    return {
+        name: pa.DictionaryArray.from_arrays(index, pa.array([distinct[key][name] for key in known], pa.string()))
+        for name in ENVELOPE.names
+    }
+
+
 def _constant(value: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int8)), pa.array([value]))
-
-
-def _tails(lines: pa.Array, starts: pa.Array) -> pa.Array:
-    """Each line from its start (bytes) on, null where the start is 0: the offsets of `lines`, moved."""
-    starts_np = starts.to_numpy(zero_copy_only=False).astype(np.int64)
-    offsets = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
-    lengths = np.where(starts_np > 0, np.diff(offsets) - starts_np, 0)
-    data = np.frombuffer(lines.buffers()[2] or b"", dtype=np.uint8)
-    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    # Byte i of the result comes from byte i + shift of the source, where shift is constant for one line.
-    shift = np.repeat(offsets[:-1] + starts_np - ends[:-1], lengths)
-    tails = data[np.arange(ends[-1]) + shift]
-    array = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(lines), [None, pa.py_buffer(ends), pa.py_buffer(tails)]
-    )
-    return pc.if_else(pa.array(starts_np > 0), array, pa.scalar(None, pa.large_binary()))
 
 
 def _json(value: Any) -> str:

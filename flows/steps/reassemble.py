@@ -183,6 +183,9 @@ class Reassembler:
             row += 1
 
     def _finish(self, key: StreamKey, opened: Open, records: list[Record], places: dict[Ref, int]) -> list[Finished]:
+        held = opened.parser.held
+        if not records and len(held) == len(opened.lines):
+            return []
         finished = []
         for record in records:
             lines = [opened.lines[ref] for ref in record.refs]
@@ -203,12 +206,10 @@ class Reassembler:
                     plain=len(lines) == 1 and not lines[0].gated,
                 )
             )
-        held = opened.parser.held
-        if records or len(held) != len(opened.lines):
-            kept = {ref: opened.lines[ref] for ref in held}
-            gone = sum(not line.counted for ref, line in opened.lines.items() if ref not in kept)
+        kept = {ref: opened.lines.pop(ref) for ref in held}
+        if gone := sum(not line.counted for line in opened.lines.values()):
             self.swallowed[key[:2]] += gone  # empty lines, which make no record
-            opened.lines = kept
+        opened.lines = kept
         return finished
 
     def _keep(self, key: StreamKey, opened: Open) -> None:
@@ -239,7 +240,7 @@ class Rows:
         self._line = table["line"].combine_chunks().to_numpy()
         self._partition = table["partition"].combine_chunks().to_numpy()
         self._appended = table["appended_at"].combine_chunks().to_numpy()
-        self._received = table["received_at"].combine_chunks()
+        self._received = table["received_at"].combine_chunks().to_numpy()
         lines = _whole(table["raw"])
         self._ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
         self._data = memoryview(lines.buffers()[2] or b"")
@@ -268,9 +269,8 @@ class Rows:
 
     def line(self, row: int) -> tuple[Ref, Line]:
         ref = Ref(int(self._offset[row]), int(self._line[row]))
-        received = self._received[row].as_py()
         raw = bytes(self._data[self._ends[row] : self._ends[row + 1]])
-        return ref, Line(raw, (ref,), None if received is None else Stamp(received))
+        return ref, Line(raw, (ref,), Stamp(int(self._received[row])))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
