@@ -2,7 +2,8 @@
 
 Forms of a message: a block of lines (header `v=1`); one line, of which one line feed at the end is
 dropped and others stay (one event of several lines counts as one physical line); a JSON envelope
-(flows.steps.envelopes). Bytes of a line are left as they are, also `\\r`.
+(flows.steps.envelopes), looked for only where lines of the kind are not JSON themselves. Bytes of a line
+are left as they are, also `\\r`.
 
 Reasons for dead letters: `bad_version` (header `v` is not 1), `bad_envelope` (the topic's form is json and
 the value is none), `too_large` (more bytes or lines than configured).
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from flows.batch import Chunk, Decoded, Raw
 from flows.steps.envelopes import unwrap
-from flows.steps.kinds import JOBS
+from flows.steps.kinds import JOBS, JSON_LINES
 from flows.steps.lines import Ints, Place, Rows, gathered, merged, split, whole
 from flows.steps.origins import STABLE, Group, Labels, Origin, read_origin, read_time
 from parsers.clock import Times, zone
@@ -161,6 +162,8 @@ class Decoder:
             self._form = np.resize(self._form, 2 * number)
             self._group = np.resize(self._group, 2 * number)
         form = _FORMS[self._config.forms.get(topic, self._config.form)]
+        if form == _AUTO and origin.group.kind in JSON_LINES:
+            form = _RAW
         self._form[number] = form if origin.version is None else _BLOCK if origin.version == b"1" else _BAD
         self._group[number] = self._groups.setdefault(origin.group, len(self._groups))
         return number

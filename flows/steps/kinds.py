@@ -32,6 +32,9 @@ _UNPARSED = {
 }
 JOBS: dict[str, str] = _UNPARSED | {name: kind.job for name, kind in KINDS.items()}
 
+# Kinds whose lines are JSON objects, so that an object says nothing of the forwarder.
+JSON_LINES = frozenset({"journal", "json", "docker"})
+
 # First match wins; matched against the whole path in lower case.
 _PATHS = (
     ("*/pods/*/*/*.log*", "pod"),

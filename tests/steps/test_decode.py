@@ -282,6 +282,30 @@ def test_lines_are_received_when_the_forwarder_says_else_when_kafka_took_them(re
     assert raw.rows["appended_at"].to_pylist() == [NOW_MS] * 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("journal", b'{"_TRANSPORT":"kernel","_SOURCE_MONOTONIC_TIMESTAMP":"1","MESSAGE":"x","_HOSTNAME":"n"}'),
+        ("docker", b'{"log":"x\\n","stream":"stdout","time":"2026-11-30T20:43:11.2Z"}'),
+        ("json", b'{"@timestamp":"2026-11-30T20:43:11Z","log":"x","host":"n"}'),
+    ],
+)
+def test_lines_that_are_json_by_their_kind_stay_whole(kind: str, value: bytes) -> None:
+    assert only(decoded((value, (("kind", kind.encode()),)))).rows["raw"].to_pylist() == [value]
+    by_topic = only(decoded(value, config=DecodeConfig(kinds={"logs.job": kind})))
+    assert (by_topic.kind, by_topic.rows["raw"].to_pylist()) == (kind, [value])
+
+
+def test_what_an_envelope_says_wins_over_the_topic_and_a_header_over_both() -> None:
+    envelope = b'{"host":"gpu-9","src":"slurmd","file":"/l","off":0,"line":"x"}'
+    config = DecodeConfig(kinds={"logs.slurm": "slurmctld"})
+    raw = only(decoded((envelope, (), b"gpu-1"), config=config, topic="logs.slurm"))
+    assert (raw.kind, raw.rows["node"].to_pylist()) == ("slurmd", ["gpu-9"])
+    said: Headers = (("kind", b"slurmdbd"), ("node", b"db-1"))
+    raw = only(decoded((envelope, said, b"gpu-1"), config=config, topic="logs.slurm"))
+    assert (raw.kind, raw.rows["node"].to_pylist()) == ("slurmdbd", ["db-1"])
+
+
 def test_an_unknown_zone_is_the_configured_one() -> None:
     config = DecodeConfig(tz="Asia/Tokyo")
     assert only(decoded((b"a", (("tz", b"Mars/Olympus"),)), config=config)).tz == "Asia/Tokyo"
