@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parsers.header import Header, as_text
+from parsers.header import Header, as_text, slices
 from parsers.job_gate import (
     BAR,
     CHANNEL,
     CLEAN,
+    COLLECTIVE,
     FREQUENT,
     NCCL_PREFIX,
     NOISE,
@@ -25,6 +26,7 @@ from parsers.job_torn import PIECE_BYTES
 from parsers.launcher import MAX_RANK
 
 _IDS = pa.array(["N02", *(rule.id for rule in NOISE), "N25", "progress"])
+_COLLECTIVE = _IDS.index("N19").as_py()
 _CALL = _IDS.index("N25").as_py()
 _PROGRESS = _IDS.index("progress").as_py()
 _MARK = b" NCCL "
@@ -47,8 +49,12 @@ def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
     codes = np.full(len(lines), -1, dtype=np.int8)
     channel = _matches(lines, CHANNEL)
     codes[channel] = 0
-    rest = np.flatnonzero(~channel)
-    lines = lines.take(pa.array(rest))
+    rest, lines = _rest(np.arange(len(lines)), lines, channel)
+    collective = _matches(lines, COLLECTIVE)
+    places = np.flatnonzero(collective)
+    whole = ~at_limit(lines.take(pa.array(places)))
+    codes[rest[places[whole]]] = _COLLECTIVE
+    rest, lines = _rest(rest, lines, collective)
     codes[rest[_matches(lines, BAR)]] = _PROGRESS
     heads = np.flatnonzero(_matches(lines, NOISE_HEAD))
     rest, lines = rest[heads], lines.take(pa.array(heads))
@@ -70,6 +76,12 @@ def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
             left, some = left[~found], some.filter(pa.array(~found))
     codes[rest[_matches(texts, REFUSED) | at_limit(lines)]] = -1
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _IDS)
+
+
+def _rest(places: Places, lines: pa.LargeBinaryArray, done: Mask) -> tuple[Places, pa.LargeBinaryArray]:
+    """The lines that are not done, and their places."""
+    left = np.flatnonzero(~done)
+    return places[left], lines.take(pa.array(left))
 
 
 def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:  # noqa: ARG001 - lines with a stamp are gated
@@ -110,24 +122,6 @@ def at_limit(lines: pa.LargeBinaryArray) -> Mask:
         stamp = np.where(_matches(some, r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "), len("[2031-05-04 18:45:17] "), 0)
         found[near] |= np.isin(own, _LIMITS) | np.isin(own - stamp, _LIMITS)
     return found
-
-
-def slices(texts: pa.Array, starts: Places) -> pa.Array:
-    """Every value of a large_binary or large_string array from its start (bytes) on, null where it is null.
-
-    The bytes stay where they are: a second array over them has a head and a tail for every value, and the
-    tails are taken.
-    """
-    if not len(texts):
-        return texts
-    ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    cuts = np.empty(2 * len(texts) + 1, dtype=np.int64)
-    cuts[::2] = ends
-    cuts[1::2] = np.minimum(ends[:-1] + starts, ends[1:])
-    data = texts.buffers()[2] or pa.py_buffer(b"")
-    halves = pa.Array.from_buffers(texts.type, 2 * len(texts), [None, pa.py_buffer(cuts), data])
-    tails = np.arange(1, 2 * len(texts), 2)
-    return halves.take(pa.array(tails, mask=_mask(texts.is_null()) if texts.null_count else None))
 
 
 def _identity(lines: pa.LargeBinaryArray, infos: Places, prefixed: Places) -> dict[str, pa.Array]:

@@ -52,6 +52,12 @@ _NO_EVENT = ("K02b", "K21", "K22", "K25", "K27")
 _EVENTS = "|".join(rule["re"].replace("^", "") for rule in RULES["keep"] if rule["id"] not in _NO_EVENT)
 
 CHANNEL = rf"{INFO_HEAD}{CLOSED['N02']}$"
+# N19 is the flood of a job that logs every collective (NCCL_DEBUG_SUBSYS=COLL). A piece of such a text can have its
+# shape as well, so its length must be looked at.
+COLLECTIVE = (
+    rf"{INFO_HEAD}[A-Za-z]+: opCount [0-9a-f]+ sendbuff"
+    r"(?: (?:[a-z]+|0x[0-9a-f]+|[0-9]+|\(nil\)|\[nranks=[0-9]+\]))+$"
+)
 # tqdm bars between carriage returns. Words in front start with a capital: `srun:` is no description.
 _BAR = (
     r"(?:[A-Z][A-Za-z0-9 _./#()-]*: {0,3})? {0,3}\d{1,3}%\|(?:\xe2\x96[\x80-\x9f]|[# 0-9])*\| {0,9}\d+/\d+ "
