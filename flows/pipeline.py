@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.batch import Chunk, Raw
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
-from flows.steps.labels import LabelSets
+from flows.steps.labels import LabelSets, distinct
 from flows.steps.noise import NoiseConfig
 from flows.steps.reassemble import Finished, Mask, Reassembler
 from parsers.header import Header
@@ -126,7 +126,7 @@ class Pipeline:
         plain = np.flatnonzero(~taken[kept])
         rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
         quiet = np.flatnonzero(is_noise & ~taken)
-        quiet_rows = plain_rows(raw, quiet, Header(), labels, noise.take(pa.array(quiet)))
+        quiet_rows = plain_rows(raw, quiet, Header(), None, noise.take(pa.array(quiet)))
         return self._part(raw.kind, [(rows, kept[plain])], [(quiet_rows, quiet)], waiting + finished, labels)
 
     def _part(
@@ -222,16 +222,13 @@ def by_partition(rows: pa.Table, weight: str | None = None) -> Counter[Partition
     weights = None if weight is None else rows[weight].combine_chunks().to_numpy()
     topics = rows["topic"].unify_dictionaries().combine_chunks()
     names = topics.dictionary.to_pylist()
-    pairs = topics.indices.to_numpy().astype(np.int64) << 32 | partition
-    if pairs[0] == pairs[-1] and not np.any(np.diff(pairs)):
-        total = len(pairs) if weights is None else int(weights.sum())
-        return Counter({(names[int(pairs[0]) >> 32], int(partition[0])): total})
-    keys, inverse = np.unique(pairs, return_inverse=True)
+    span = int(partition.max()) + 1
+    pairs, inverse = distinct(topics.indices.to_numpy().astype(np.int64) * span + partition)
     sums = np.bincount(inverse, weights)
     return Counter(
         {
-            (names[key >> 32], key & 0xFFFFFFFF): int(total)
-            for key, total in zip(keys.tolist(), sums.tolist(), strict=True)
+            (names[pair // span], pair % span): int(lines)
+            for pair, lines in zip(pairs.tolist(), sums.tolist(), strict=True)
         }
     )
 
@@ -246,5 +243,5 @@ def by_rule(noise: pa.Table) -> list[tuple[str, pa.Table]]:
             codes.dictionary[code].as_py(),
             noise.select(["topic", "partition", "owned"]).filter(pa.array(indices == code)),
         )
-        for code in np.unique(indices).tolist()
+        for code in np.flatnonzero(np.bincount(indices)).tolist()
     ]

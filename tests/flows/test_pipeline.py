@@ -188,3 +188,16 @@ def test_a_flood_of_streams_is_flushed_early_and_counted() -> None:
     assert pipeline.streams.evicted == 15
     assert sum(len(part.rows) for part in delivery.parts) == 15
     assert pipeline.unbalanced == 0
+
+
+def test_kernel_lines_are_timed_from_boot_with_or_without_an_event() -> None:
+    headers = block_headers("kmsg", boot_time="2025-03-01T00:00:00Z")
+    lines = [
+        b"6,11,2000000,-;usb 1-2: reset",
+        b"3,12,3000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+    ]
+    _, rows, _ = run([chunk([(headers, [*lines, lines[0]])], ended=True)])
+    boot_ns = 1_740_787_200 * 10**9
+    assert [(row["ts"] - boot_ns, row["ts_source"]) for row in rows] == [
+        (2 * 10**9, "boot"), (3 * 10**9, "boot"), (2 * 10**9, "boot"),
+    ]  # fmt: skip
