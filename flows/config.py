@@ -6,9 +6,11 @@ never values of keys: keys name the file or the environment variable that holds 
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -24,6 +26,11 @@ from sinks.loki import LokiConfig
 from sinks.parquet import ParquetConfig
 
 ENV_PREFIX = "TAILRACE_"
+
+Keys = tuple[str, ...]
+
+_SECRET_NAME = re.compile(r"password|passphrase|secret|token|credential|\.pem$|oauthbearer\.config|jaas", re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/@]*@")
 
 
 class Section(BaseModel):
@@ -115,63 +122,122 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
         raise Misconfigured(f"cannot read {path}: {error.strerror}; name a readable TOML file with --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path} is not valid TOML: {error}") from error
-    return validate(overridden(values, environment), str(path))
+    values, named = overridden(values, environment)
+    return validate(values, str(path), named)
 
 
-def validate(values: dict[str, Any], origin: str) -> Config:
-    """The model of plain values; `origin` names them in errors."""
+def validate(values: dict[str, Any], origin: str, named: Mapping[Keys, str] = MappingProxyType({})) -> Config:
+    """The model of plain values; errors name `origin`, or what `named` says of the key (environment variables)."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        found = error.errors()
-        lines = [f"{origin}: {_explain(entry)}" for entry in found[:10]]
+        found = [entry for entry in error.errors() if not _beside(entry, error.errors())]
+        lines = [f"{_origin(entry, named) or origin}: {_explain(entry)}" for entry in found[:10]]
         if len(found) > 10:
             lines.append(f"and {len(found) - 10} more")
         raise Misconfigured("\n".join(lines)) from error
 
 
-def overridden(values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """`values` with the keys set by TAILRACE_… variables; their text is read as TOML where it is TOML."""
+def overridden(values: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[Keys, str]]:
+    """`values` with the keys set by TAILRACE_…__… variables, and the variable of each such key.
+
+    Their text is read as TOML where it is TOML and the key takes more than text.
+    """
     merged = _copy(values)
+    named: dict[Keys, str] = {}
     for name, text in sorted(environment.items()):
-        keys = name.removeprefix(ENV_PREFIX).lower().split("__")
-        if not name.startswith(ENV_PREFIX) or len(keys) < 2 or keys[0] not in Config.model_fields:
+        keys = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
+        if not name.startswith(ENV_PREFIX) or len(keys) < 2:
             continue
         table = merged
         for key in keys[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 raise Misconfigured(f"{name}: {'.'.join(keys[:-1])} is not a table")
-        try:
-            table[keys[-1]] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[keys[-1]] = text
-    return merged
+        table[keys[-1]] = text if _takes_text(keys) else _value(text)
+        named[keys] = name
+    return merged, named
+
+
+def shown(config: Config) -> dict[str, Any]:
+    """The configuration as plain values for people, without what may be a secret that was not given by reference."""
+    values: dict[str, Any] = _masked(config.model_dump(mode="json"))
+    return values
+
+
+def _masked(value: Any, key: str = "", table: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _masked(inner, name, key) for name, inner in value.items()}
+    if not isinstance(value, str):
+        return value
+    if table in ("headers", "settings") and not value.startswith(("env:", "file:")):
+        return "***" if table == "headers" or _SECRET_NAME.search(key) else value
+    return _LOGIN.sub("//***@", value)
+
+
+def _value(text: str) -> Any:
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["value"] if len(read) == 1 else text
 
 
 def _copy(values: dict[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in values.items()}
 
 
+def _origin(entry: Any, named: Mapping[Keys, str]) -> str | None:
+    """The environment variable that set the key of an error, or a key in or around it."""
+    loc = tuple(map(str, entry["loc"]))
+    return next((name for keys, name in named.items() if keys[: len(loc)] == loc[: len(keys)]), None)
+
+
+def _beside(entry: Any, entries: list[Any]) -> bool:
+    """Whether an error is about a form of the key (`dict[str,str]`) that is not meant: another form fits further."""
+    *parent, last = entry["loc"] or (None,)
+    return _is_form((last,)) and any(
+        len(other["loc"]) > len(entry["loc"]) and list(other["loc"][: len(parent)]) == parent for other in entries
+    )
+
+
+def _is_form(parts: tuple[Any, ...]) -> bool:
+    return any("[" in str(part) for part in parts)
+
+
 def _explain(entry: Any) -> str:
     """One validation error for a person; unknown keys name the nearest known one. Never prints values of keys."""
-    place = ".".join(str(part) for part in entry["loc"])
+    place = ".".join(str(part) for part in entry["loc"] if not _is_form((part,)))
+    if entry["type"] == "missing":
+        return f"{place}: this key is required; add it"
     if entry["type"] != "extra_forbidden":
         message = str(entry["msg"]).removeprefix("Value error, ")
+        if entry["type"] in ("model_type", "model_attributes_type"):
+            message = "must be a table of keys"
         return f"{place or 'configuration'}: {message[0].lower()}{message[1:]}"
-    known = _fields_at(entry["loc"][:-1])
+    known = _known_keys(entry["loc"][:-1])
     nearest = difflib.get_close_matches(str(entry["loc"][-1]), known, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known keys are {', '.join(sorted(known))}"
     return f"unknown key {place}; {hint}"
 
 
-def _fields_at(loc: tuple[Any, ...]) -> list[str]:
+def _takes_text(keys: Keys) -> bool:
+    field = _section(keys[:-1]).model_fields.get(keys[-1])
+    return field is not None and set(get_args(field.annotation) or (field.annotation,)) <= {str, Path, type(None)}
+
+
+def _known_keys(loc: tuple[Any, ...]) -> list[str]:
+    return list(_section(tuple(map(str, loc))).model_fields)
+
+
+def _section(keys: Keys) -> type[BaseModel]:
+    """The model of a section, or of the nearest around it."""
     model: type[BaseModel] = Config
-    for part in loc:
-        field = model.model_fields.get(str(part))
+    for key in keys:
+        field = model.model_fields.get(key)
         if field is None:
             continue
         for candidate in (field.annotation, *get_args(field.annotation)):
             if isinstance(candidate, type) and issubclass(candidate, BaseModel):
                 model = candidate
-    return list(model.model_fields)
+    return model

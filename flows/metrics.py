@@ -4,6 +4,7 @@ All series are bounded: labels are sinks, fates, rules, reasons, topics and part
 from log lines.
 """
 
+import errno
 import json
 import threading
 import time
@@ -18,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from flows.ledger import Accounts
 from flows.pipeline import Counts, Pipeline
+from sinks.errors import Misconfigured
 
 
 class Published(NamedTuple):
@@ -36,6 +38,7 @@ class Metrics:
     accounts: Accounts
     registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry())
     published: dict[int, Published] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
     last_epoch: float | None = None
     lost: Counter = field(init=False)
     dead: Counter = field(init=False)
@@ -71,6 +74,10 @@ class Metrics:
         if self.last_epoch is not None:
             self.epoch_seconds.set(now - self.last_epoch)
         self.last_epoch = now
+
+    def silent_s(self) -> float:
+        """Seconds since the last epoch ended, or since the start."""
+        return time.monotonic() - (self.started if self.last_epoch is None else self.last_epoch)
 
     def publish(self, pipeline: Pipeline) -> None:
         """Take a copy of the pipeline's counts: scrapes run in another thread."""
@@ -131,21 +138,35 @@ class _LedgerCollector(Collector):
         yield GaugeMetricFamily("tailrace_lines_held", "Lines held for the rest of their record.", value=held)
 
 
-def serve(host: str, port: int, metrics: Metrics, ready: Callable[[], str | None]) -> ThreadingHTTPServer:
-    """Serve /metrics, /healthz and /readyz until the process ends. `ready` gives the reason why not, or None."""
+Reason = Callable[[], str | None]
+
+
+def check(host: str, port: int) -> None:
+    """Raise Misconfigured unless the address can be listened on."""
+    _listen(host, port, BaseHTTPRequestHandler).server_close()
+
+
+def serve(host: str, port: int, metrics: Metrics, stuck: Reason, not_ready: Reason) -> ThreadingHTTPServer:
+    """Serve /metrics, /healthz and /readyz until the process ends.
+
+    `stuck` and `not_ready` give the reason for a 503 of /healthz and /readyz, or None. Raises Misconfigured
+    when the address cannot be listened on.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
             elif self.path == "/healthz":
-                self._answer(200, b"ok\n", "text/plain")
+                self._judge("healthy", stuck())
             elif self.path == "/readyz":
-                reason = ready()
-                body = json.dumps({"ready": reason is None, "reason": reason}).encode() + b"\n"
-                self._answer(200 if reason is None else 503, body, "application/json")
+                self._judge("ready", not_ready())
             else:
                 self._answer(404, b"known paths: /metrics /healthz /readyz\n", "text/plain")
+
+        def _judge(self, name: str, reason: str | None) -> None:
+            body = json.dumps({name: reason is None, "reason": reason}).encode() + b"\n"
+            self._answer(200 if reason is None else 503, body, "application/json")
 
         def _answer(self, status: int, body: bytes, content_type: str) -> None:
             self.send_response(status)
@@ -157,7 +178,17 @@ def serve(host: str, port: int, metrics: Metrics, ready: Callable[[], str | None
         def log_message(self, format: str, *args: object) -> None:
             """Scrapes are no events."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
+    server = _listen(host, port, Handler)
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    return server
+
+
+def _listen(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        server = ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        known = {errno.EADDRINUSE: "something listens there already; end it, or change http.port"}
+        advice = known.get(error.errno or 0, "set http.host to an address of this machine, or change http.port")
+        raise Misconfigured(f"http: cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
+    server.daemon_threads = True
     return server

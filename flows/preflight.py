@@ -3,13 +3,17 @@
 import logging
 from collections.abc import Callable, Iterator
 
+from urllib3.exceptions import SSLError
+
+from flows import metrics, recovery
 from flows.config import Config
 from flows.sources.broker import partitions
 from flows.sources.files import FilesSource
 from sinks.dead_letter import open_writer
 from sinks.errors import Misconfigured, RetryLater
 from sinks.loki import LokiSink
-from sinks.parquet import ParquetSink
+from sinks.parquet import LANDING, ParquetConfig, ParquetSink
+from sinks.storage import open_storage
 
 log = logging.getLogger("tailrace.preflight")
 
@@ -17,7 +21,11 @@ log = logging.getLogger("tailrace.preflight")
 def checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
     """Name and check of each outside thing; a check raises Misconfigured when a person must act."""
     kafka, files, parquet, loki = config.source.kafka, config.source.files, config.sinks.parquet, config.sinks.loki
-    shards = config.tier.own_shards()
+    shards, http = config.tier.own_shards(), config.http
+    if http.port:
+        yield f"HTTP at {http.host}:{http.port}", lambda: metrics.check(http.host, http.port)
+    if config.recovery.dir:
+        yield f"recovery store in {config.recovery.dir}", lambda: recovery.check(config)
     writer = open_writer(config.dead_letter)
     if kafka:
         yield f"Kafka at {kafka.bootstrap}", lambda: partitions(kafka, kafka.topics)
@@ -26,6 +34,8 @@ def checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
     if parquet:
         archive = ParquetSink(parquet, config.tier.generation, shards, _nobody)
         yield f"archive at {parquet.storage.url}", archive.check
+        if recovery.is_fresh(config):
+            yield "no object would be written over", lambda: _untouched(config, parquet)
     if loki:
         yield f"Loki at {loki.url}", LokiSink(loki, shards, _nobody, writer).check
     yield "dead letters", writer.check
@@ -40,9 +50,21 @@ def require(config: Config) -> None:
         try:
             check()
         except Misconfigured as error:
-            if not isinstance(error.__cause__, RetryLater) or not name.startswith("Loki"):
+            if not name.startswith("Loki") or not _is_down(error.__cause__):
                 raise
             log.warning("store is down; starting without it", extra={"store": name, "error": str(error)})
+
+
+def _is_down(cause: BaseException | None) -> bool:
+    """Whether a store may come back by itself; a certificate that is not trusted will not."""
+    return isinstance(cause, RetryLater) and not isinstance(cause.__cause__, SSLError)
+
+
+def _untouched(config: Config, parquet: ParquetConfig) -> None:
+    store = open_storage(parquet.storage)
+    for shard in config.tier.own_shards():
+        keys = store.keys(f"{LANDING}/g{config.tier.generation:06d}/{shard}")
+        recovery.refuse_objects(config, keys, parquet.storage.url)
 
 
 def _nobody(fate: str, lines: object, rule: str = "") -> None:
