@@ -12,8 +12,9 @@ NAME = pa.dictionary(pa.int32(), pa.string())  # one value per message or stream
 CODE = pa.dictionary(pa.int8(), pa.string())  # one of a closed list
 
 # What one message says of all its lines (headers of the wire contract), as dictionary columns that
-# share their indices. `job` is Loki's label (the kind's name there); `owner_job` the job whose output
-# this is, where the message says so (header `job_id`).
+# share their indices; an empty text stands for "not known", since nulls in a dictionary can neither be
+# joined nor stored. `job` is Loki's label (the kind's name there); `owner_job` the job whose output this
+# is, where the message says so (header `job_id`).
 ENVELOPE = pa.schema(
     [
         pa.field(name, NAME)
