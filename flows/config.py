@@ -194,11 +194,16 @@ def _origin(entry: Any, named: Mapping[Keys, str]) -> str | None:
 
 
 def _beside(entry: Any, entries: list[Any]) -> bool:
-    """Whether an error is about a form of the key (`dict[str,str]`) that is not meant: another form fits further."""
+    """Whether another error says better what is wrong.
+
+    A key is missing where a misspelt one stands; or the error is about a form of the key (`dict[str,str]`)
+    that is not meant, since another form fits further.
+    """
     *parent, last = entry["loc"] or (None,)
-    return _is_form((last,)) and any(
-        len(other["loc"]) > len(entry["loc"]) and list(other["loc"][: len(parent)]) == parent for other in entries
-    )
+    around = [other for other in entries if list(other["loc"][: len(parent)]) == parent]
+    if entry["type"] == "missing":
+        return any(other["type"] == "extra_forbidden" and len(other["loc"]) == len(entry["loc"]) for other in around)
+    return _is_form((last,)) and any(len(other["loc"]) > len(entry["loc"]) for other in around)
 
 
 def _is_form(parts: tuple[Any, ...]) -> bool:

@@ -36,7 +36,7 @@ _FORGET_S = 3_600.0  # Loki closes idle streams sooner
 class LokiConfig(BaseModel):
     """Grafana Loki, or what speaks its push protocol."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     url: str = Field(
         "http://127.0.0.1:3100",

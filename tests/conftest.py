@@ -1,8 +1,10 @@
 """The servers as session fixtures, started when the first test asks; and the table that says which they were."""
 
+import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import settings
 
 from flows.demo.loki_receiver import Receiver
 from tests.services import kafka as kafka_service
@@ -12,6 +14,10 @@ from tests.services import table
 from tests.services.kafka import Kafka
 from tests.services.loki import LokiStore
 from tests.services.s3 import S3
+
+# No deadlines: the machine may be busy. CI repeats the same examples, so that a failure is that of the change.
+settings.register_profile("tailrace", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("tailrace")
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,17 @@
 """Which noise is dropped: rules may be switched off, and headers may exempt a stream from all of them."""
 
+import difflib
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from parsers.nccl_noise import RULES
+from parsers.schema import ENVELOPE
+
+NOISE_IDS = (*(rule["id"] for rule in RULES["noise"]), "N25", "progress")
 
 
 class NoiseConfig(BaseModel):
@@ -19,6 +25,23 @@ class NoiseConfig(BaseModel):
         {"nccl_debug": "TRACE"},
         description="Header values that exempt a stream: whoever asked for TRACE output wants to read it.",
     )
+
+    @field_validator("keep")
+    @classmethod
+    def _known_rules(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
+        for rule in keep:
+            if rule not in NOISE_IDS:
+                raise ValueError(f"unknown noise rule {rule}; rules are {', '.join(NOISE_IDS)}")
+        return keep
+
+    @field_validator("exempt")
+    @classmethod
+    def _known_headers(cls, exempt: dict[str, str]) -> dict[str, str]:
+        for name in exempt:
+            if name not in ENVELOPE.names:
+                nearest = difflib.get_close_matches(name, ENVELOPE.names, n=1) or ENVELOPE.names
+                raise ValueError(f"unknown header {name}; did you mean {', '.join(nearest)}?")
+        return exempt
 
     def drops(self, rule: str | None, envelope: Mapping[str, str | None]) -> bool:
         """Whether one record that a rule names is dropped."""

@@ -97,7 +97,7 @@ def messages(draw: st.DrawFn) -> list[tuple[str, str, list[bytes]]]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(blocks=messages(), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_every_line_is_owned_once_and_batches_do_not_matter(
     blocks: list[tuple[str, str, list[bytes]]], cuts: list[bool]

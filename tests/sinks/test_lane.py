@@ -290,7 +290,7 @@ def test_the_widest_holes_between_gaps_are_kept() -> None:
 ENDS = st.sampled_from([delivered, dead, broken])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 3), ENDS, st.integers(0, 5))), max_size=40))
 def test_every_line_is_accounted_for_at_every_checkpoint(
     script: list[tuple[int, Callable[[Push], Result], int] | None],

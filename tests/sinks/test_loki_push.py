@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.loki_limits import Labels, cut, label_text, metadata_name
@@ -57,7 +57,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_any_rows_come_out_as_they_went_in(rows: list[dict[str, Any]]) -> None:
     streams: list[Labels] = [(("app", str(i)),) for i in range(3)]
@@ -127,7 +126,6 @@ def test_metadata_stays_below_the_limits_of_an_entry() -> None:
         assert sum(len(k.encode()) + len(v.encode()) for k, v in entry.metadata.items()) <= 64 * 1024
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 50), st.binary(max_size=20)), min_size=1, max_size=8), min_size=1, max_size=5

@@ -147,7 +147,7 @@ entries = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(entries, max_size=12), max_size=4))
 def test_what_the_protobuf_library_writes_is_read_back(pushed: list[list[Entry]]) -> None:
     to = receiver()
@@ -158,7 +158,7 @@ def test_what_the_protobuf_library_writes_is_read_back(pushed: list[list[Entry]]
         assert {(e.ts, e.line, *sorted(e.metadata.items())) for e in to.entries(n=str(n))} == wanted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_broken_protobuf_is_refused_and_never_crashes(data: st.DataObject) -> None:
     plain = bytearray(A_MESSAGE * 2)

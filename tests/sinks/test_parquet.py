@@ -195,7 +195,7 @@ def test_a_process_killed_between_store_and_commit_leaves_an_object_that_is_over
     assert list(store.keys("landing")) == [OBJECT.format(n) for n in range(3)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     epochs=st.lists(
         st.tuples(st.lists(st.integers(0, 4), max_size=4), st.sampled_from(["commit", "commit", "stored", "killed"])),
