@@ -13,6 +13,9 @@ from parsers.nccl_text import text_fields
 from parsers.record import Record, Stream
 from parsers.slurm_text import job_of_path, stepd_line
 
+# Texts with these events are kept by the rules.
+USEFUL_EVENTS = ("nccl_comm", "nccl_call_path", "nccl_init_timing", "nccl_env", "nccl_network", "nccl_version")
+MAX_READ = 4_096  # characters of an NCCL message that are read for fields and noise
 MAX_PROCESSES = 4_096
 LONGEST_BYTES = 1_023  # NCCL 2.20 to 2.28 cuts a line here
 WRONG_FRACTIONS = "2.26.2"  # this version prints wrong sub-second digits
@@ -33,7 +36,7 @@ class Builder:
     def __init__(self, stream: Stream) -> None:
         self.times = stream.times
         self.job_id = job_of_path(stream.path) if stream.path else None
-        self.ended: dict[tuple[str, str], None] = {}
+        self.ended: dict[str, None] = {}
         self.whole_seconds = False
 
     def is_text(self, piece: Piece) -> bool:
@@ -47,37 +50,35 @@ class Builder:
             or stepd_line(text, {}, set())
         )
 
-    def nccl(self, piece: Piece, message: str, lines: str = "") -> Record:
+    def nccl(self, piece: Piece, lines: str = "") -> Record:
         """A record with an NCCL header; `lines` are the texts of the lines after the first."""
-        head = nccl.HEADER.match(piece.text)
         fields: dict[str, Any] = dict(piece.fields)
-        raw = head["lvl"] if head else "INFO"
-        if head:
-            fields |= nccl.header_fields(head)
-        message = self._repeat(message, fields).rstrip(CONTROLS)
-        text_fields(message, raw, fields, piece.flags)
+        raw = piece.head.level if piece.head else "INFO"
+        if piece.head:
+            fields |= nccl.header_fields(piece.head)
+        message = self._repeat(piece.message, fields).rstrip(CONTROLS)
+        start = message[:MAX_READ]
+        text_fields(start, raw, fields, piece.flags)
         if LONGEST_BYTES in piece.sizes():
             piece.flags.add("truncated")
-        if "partial" not in piece.flags:
-            fields["noise"] = noise_id(message, raw)
-        if head:
-            self._process(head["host"], head["pid"], message, fields)
+        if "partial" not in piece.flags and fields.get("event") not in USEFUL_EVENTS:
+            fields["noise"] = noise_id(start, raw)
+        if piece.head:
+            self._process(piece.head.process, start, fields)
         return self._record(piece, fields, message + lines)
 
     def path(self, block: Block) -> Record:
         """Lines of a call path as one record; code and place are the first line's."""
         if len(block.lines) > 1:
             block.piece.flags.add("folded")
-        return self.nccl(block.piece, block.lines[0], "".join(f"\n{line}" for line in block.lines[1:]))
+        return self.nccl(block.piece, "".join(f"\n{line}" for line in block.lines[1:]))
 
     def block(self, block: Block) -> list[Record]:
         """The records of a closed block: one, except for a line that only looked like the start of a box."""
         piece, text = block.piece, block.text
         fields = dict(piece.fields)
         if block.kind == "nccl":
-            head = nccl.HEADER.match(block.lines[0])
-            message = block.lines[0][head.end() :] if head else block.lines[0]
-            return [self.nccl(piece, message, "".join(f"\n{line}" for line in block.lines[1:]))]
+            return [self.nccl(piece, "".join(f"\n{line}" for line in block.lines[1:]))]
         if block.kind == "c10":
             return [self._c10(piece, text, fields)]
         if block.kind == "box":
@@ -145,16 +146,16 @@ class Builder:
         refs = tuple(sorted(dict.fromkeys(piece.refs)))
         return Record(fields, refs, ts, source, piece.flags, piece.part)
 
-    def _process(self, host: str, pid: str, message: str, fields: dict[str, Any]) -> None:
+    def _process(self, process: str, message: str, fields: dict[str, Any]) -> None:
         """Note the end of a communicator; what its process says afterwards is noise."""
         state = fields.get("comm_state")
         if state in nccl.DONE:
             if len(self.ended) >= MAX_PROCESSES:
                 del self.ended[next(iter(self.ended))]
-            self.ended[host, pid] = None
+            self.ended[process] = None
         elif state == "init_start":
-            self.ended.pop((host, pid), None)
-        elif (host, pid) in self.ended and (
+            self.ended.pop(process, None)
+        elif process in self.ended and (
             (fields.get("event") == "nccl_call_path" and fields["level_raw"] == "INFO") or message.startswith(_SERVICE)
         ):
             fields["noise"] = "N26"
@@ -173,7 +174,7 @@ class Builder:
             else:
                 stamp, source = parse_rfc3339(core) if found else from_number(core), "record"
             if stamp:
-                if piece.nccl and self.whole_seconds:
+                if piece.head and self.whole_seconds:
                     stamp = Stamp(stamp.ns - stamp.ns % NS)._replace(digits=0)
                 return stamp, source
         return (piece.received, "received") if piece.received else (None, None)

@@ -17,6 +17,7 @@ PIECE_BYTES = 128
 _TAGGED = re.compile(r"\[[A-Za-z_-]+\d+\]:|<std")
 _CLOSED = re.compile("|".join(CLOSED.values()))
 _OPEN_BRACKET = re.compile(r"\([^()]*$|\[[^\[\]]*$")
+_STAMP_START = re.compile(r"\[[\d :.-]{0,30}")
 _CHANNEL = re.compile(r"(?:Channel|Ring) \d")
 
 
@@ -47,17 +48,17 @@ class Torn:
     def size(self) -> int:
         return sum(len(piece.text) for piece in self.held()) if self.heads else 0
 
-    def feed(self, piece: Piece, head: "re.Match[str] | None", count: int, *, plain: bool) -> list[Piece]:
+    def feed(self, piece: Piece, count: int, *, plain: bool) -> list[Piece]:
         """Take a piece; return the pieces that are whole, or for which nothing more will come.
 
-        `head` is its NCCL header; `plain` says that it is nothing but text, so it may be a rest.
+        `plain` says that it is nothing but text, so it may be a rest.
         """
-        if not self.heads and not self.orphans and piece.last and not head:
+        if not self.heads and not self.orphans and piece.last and not piece.head:
             return [piece]
         key = piece.prefix.key
-        if head:
-            done = self._same_writer(head)
-            if not piece.last or self._unsure(piece, head):
+        if piece.head:
+            done = self._same_writer(piece.head) if not self._stamped(piece) else []
+            if not piece.last or self._unsure(piece, piece.head):
                 self.heads.setdefault(key, []).append(Head(piece, piece.last, count))
                 return done
             return [*done, piece]
@@ -76,6 +77,17 @@ class Torn:
             self.heads[key] = [Head(piece, False, count)]
             return done
         return [*done, piece]
+
+    def _stamped(self, piece: Piece) -> bool:
+        """Put the start of a stamp that was torn off (`[1,2]<stdout>:[` and the next line) back to its line."""
+        waiting = self.heads.get(piece.prefix.key)
+        if not waiting or waiting[0].piece.head or not _STAMP_START.fullmatch(waiting[0].piece.text):
+            return False
+        del self.heads[piece.prefix.key]
+        piece.refs[:0] = waiting[0].piece.refs
+        piece.part = waiting[0].piece.part
+        piece.flags.add("rejoined")
+        return True
 
     def flush(self) -> list[Piece]:
         """Everything that waits."""
@@ -114,40 +126,37 @@ class Torn:
         del self.heads[key]
         return [head.piece]
 
-    def _same_writer(self, head: "re.Match[str]") -> list[Piece]:
+    def _same_writer(self, head: nccl.Head) -> list[Piece]:
         """A process that starts a new line has ended its last one, so its waiting piece gets no rest."""
         if not self.heads:
             return []
         return [
             piece
             for key, heads in list(self.heads.items())
-            if any(waiting.piece.text.startswith(f"{head['host']}:{head['pid']}:") for waiting in heads)
+            if any(waiting.piece.text.startswith(head.process) for waiting in heads)
             for piece in self._release(key)
         ]
 
     def _release(self, key: str) -> list[Piece]:
         done = []
         for head in self.heads.pop(key, []):
-            if not head.soft or cut(head.piece.text):
+            if not head.soft or cut(head.piece.message):
                 head.piece.flags.add("partial")
             done.append(head.piece)
         return done
 
     @staticmethod
-    def _unsure(piece: Piece, head: "re.Match[str]") -> bool:
+    def _unsure(piece: Piece, head: nccl.Head) -> bool:
         """Whether a piece with a line feed may go on: libc's 128 bytes, or srun's line feed after any chunk."""
-        message = piece.text[head.end() :]
         if PIECE_BYTES in piece.sizes():
-            return not _CLOSED.fullmatch(message)
-        return piece.prefix.labelled and head["lvl"] in ("INFO", "WARN") and cut(message)
+            return not _CLOSED.fullmatch(piece.message)
+        return piece.prefix.labelled and head.level in ("INFO", "WARN") and cut(piece.message)
 
 
-def cut(text: str) -> bool:
-    """Whether NCCL text stops in its middle."""
-    if _OPEN_BRACKET.search(text):
+def cut(message: str) -> bool:
+    """Whether the message of an NCCL record stops in its middle."""
+    if _OPEN_BRACKET.search(message):
         return True
-    found = nccl.HEADER.match(text)
-    message = text[found.end() :] if found else text
     if message.startswith(("NET/IB : Using ", "NET/IB: Using ")):
         return "OOB" not in message
     return bool(_CHANNEL.match(message)) and " : " in message and "->" in message and not _CLOSED.fullmatch(message)

@@ -12,7 +12,7 @@ file of their own in the place of the source file (aws/aws-ofi-nccl#889).
 """
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 HEADER = re.compile(
     r"(?P<host>(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]+):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) (?:\[(?P<dev>-?\d{1,10})\] )?"
@@ -34,21 +34,49 @@ CODES = {
 }  # fmt: skip
 
 
-def header_fields(found: "re.Match[str]") -> dict[str, Any]:
-    """Fields of a match of HEADER."""
+class Head(NamedTuple):
+    """The parts of a header as they stand, None where they are missing; `end` is where the message starts."""
+
+    host: str
+    pid: str
+    tid: str
+    device: str | None
+    milliseconds: str | None
+    file: str | None
+    line: str | None
+    function: str | None
+    level: str
+    end: int
+
+    @property
+    def process(self) -> str:
+        return f"{self.host}:{self.pid}:"
+
+    @property
+    def thread(self) -> str:
+        return f"{self.host}:{self.pid}:{self.tid}"
+
+
+def read_head(found: "re.Match[str]") -> Head:
+    """The parts of a match of HEADER; `end` counts from its start."""
+    return Head(*found.groups(), found.end() - found.start())  # type: ignore[call-arg, arg-type]
+
+
+def header_fields(head: Head) -> dict[str, Any]:
+    """Fields of a header."""
     fields: dict[str, Any] = {
-        "level": LEVELS[found["lvl"]], "level_raw": found["lvl"], "host": found["host"], "tid": int(found["tid"]),
+        "level": LEVELS[head.level], "level_raw": head.level, "host": head.host, "tid": int(head.tid),
     }  # fmt: skip
-    if pid := int(found["pid"]):
+    if pid := int(head.pid):
         fields["pid"] = pid
-    if found["dev"] and 0 <= int(found["dev"]) <= MAX_DEVICE:
-        fields["cuda_dev"] = int(found["dev"])
-    if found["ms"]:
-        fields["trace_ms"] = float(found["ms"])
-    if found["file"]:
-        fields |= {"src_file": found["file"], "src_line": int(found["line"])}
-    if found["func"]:
-        fields["src_func"] = found["func"]
+    if head.device and 0 <= (device := int(head.device)) <= MAX_DEVICE:
+        fields["cuda_dev"] = device
+    if head.milliseconds:
+        fields["trace_ms"] = float(head.milliseconds)
+    if head.file and head.line:
+        fields |= {"src_file": head.file, "src_line": int(head.line)}
+    if head.function:
+        fields["src_func"] = head.function
     return fields
 
 

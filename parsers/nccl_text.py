@@ -35,16 +35,25 @@ def text_fields(message: str, level_raw: str, fields: dict[str, Any], flags: set
     """Add the event of an NCCL text, and what it tells, to `fields`; flag consequences as `secondary`."""
     if level_raw in ("CALL", "TRACE"):
         return
-    for rule in _RULES:
-        if any(word in message for word in rule.words) and (found := rule.pattern.search(message)):
-            if rule.event:
-                fields["event"] = rule.event
-            if rule.read:
-                rule.read(found, fields)
-            break
+    if hit := _find(message):
+        rule, found = hit
+        if rule.event:
+            fields["event"] = rule.event
+        if rule.read:
+            rule.read(found, fields)
     flushed = fields.get("wc_status") == 5  # after an earlier error
     if flushed or fields.get("event") == "nccl_connection_closed" or "Socket recv failed while polling" in message:
         flags.add("secondary")
+
+
+def _find(message: str) -> "tuple[Rule, re.Match[str]] | None":
+    for rule in _RULES:
+        for word in rule.words:
+            if word in message:
+                if found := rule.pattern.search(message):
+                    return rule, found
+                break
+    return None
 
 
 def _peer(message: str, fields: dict[str, Any], after: str = "") -> None:

@@ -34,7 +34,7 @@ class TrainingStream:
         self.names = Names()
         self.torn = Torn()
         self.blocks: dict[str, Block] = {}  # by the writer's key
-        self.paths: dict[tuple[str, str, str], Block] = {}  # call paths, by host, pid and tid
+        self.paths: dict[str, Block] = {}  # call paths, by thread
         self.warning: Piece | None = None  # the last record, when it is a WARN: empty lines may belong to it
         self.blanks: list[Ref] = []
         self.count = 0
@@ -82,8 +82,8 @@ class TrainingStream:
 
     def _piece(self, piece: Piece) -> list[Record]:
         blanks, self.blanks = self.blanks, []
-        head = nccl.HEADER.match(piece.text) if piece.nccl else None
-        if head and head["lvl"] == "WARN":
+        head = piece.head
+        if head and head.level == "WARN":
             piece.refs[:0] = blanks
             blanks = []
         done: list[Record] = []
@@ -104,14 +104,13 @@ class TrainingStream:
             done = self._close(key)
         done += self._settle_warning(blanks)
         plain = not head and not is_c10 and self.builder.is_text(piece)
-        for whole in self.torn.feed(piece, head, self.count, plain=plain):
+        for whole in self.torn.feed(piece, self.count, plain=plain):
             done += self._record(whole)
         return done
 
     def _record(self, piece: Piece) -> list[Record]:
         """A whole record, or the first line of one that goes on."""
-        head = nccl.HEADER.match(piece.text) if piece.nccl else None
-        key = piece.prefix.key
+        key, head, message = piece.prefix.key, piece.head, piece.message
         if not head:
             c10 = pytorch.HEADER.match(piece.text) is not None
             block = job_blocks.opens(piece, c10)
@@ -121,13 +120,12 @@ class TrainingStream:
             block.touched = self.count
             self.blocks[key] = block
             return done
-        message = piece.text[head.end() :]
-        if head["lvl"] == "WARN" and not message.startswith(_NVLS_BIND):
+        if head.level == "WARN" and not message.startswith(_NVLS_BIND):
             done = self._settle_warning([])
             self.warning = piece
             return done
-        thread = (head["host"], head["pid"], head["tid"])
-        is_path = head["lvl"] == "INFO" and nccl.PATH.match(message) is not None
+        thread = head.thread
+        is_path = head.level == "INFO" and nccl.PATH.match(message) is not None
         if is_path and (path := self.paths.get(thread)):
             self._extend(path, piece.refs, message)
             path.piece.flags |= piece.flags
@@ -141,7 +139,7 @@ class TrainingStream:
             state = "matrix" if message.startswith(_MATRIX) else "hints2"
             self.blocks[key] = Block("nccl", piece, [piece.text], state, self.count)
             return done
-        return [*done, self.builder.nccl(piece, message)]
+        return [*done, self.builder.nccl(piece)]
 
     def _extend(self, block: Block, refs: Sequence[Ref], *lines: str) -> None:
         block.piece.refs += refs
@@ -158,13 +156,9 @@ class TrainingStream:
         if piece is None:
             return []
         piece.refs += blanks
-        head = nccl.HEADER.match(piece.text)
-        done = []
-        if head:
-            thread = (head["host"], head["pid"], head["tid"])
-            done = [self.builder.path(self.paths.pop(thread))] if thread in self.paths else []
-            done.append(self.builder.nccl(piece, piece.text[head.end() :]))
-        return done
+        thread = piece.head.thread if piece.head else ""
+        done = [self.builder.path(self.paths.pop(thread))] if thread in self.paths else []
+        return [*done, self.builder.nccl(piece)]
 
     def _give_up(self) -> list[Record]:
         """Return what has waited too long, and everything when too much is held."""

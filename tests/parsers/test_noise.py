@@ -33,7 +33,7 @@ NOISY = {
     "N16": "Bootstrap timings total 0.000931 (create 0.000026, send 0.000093)",
     "N17": "Connected to proxy localRank 0 -> connection 0x7f0",
     "N18": "Allocated 4194656 bytes of shared memory in /dev/shm/nccl-a1b2",
-    "N19": "AllReduce: opCount 1a sendbuff 0x7f01 recvbuff 0x7f02 acc (nil) count 1024 datatype 7 op 0 root 0 comm 0x55d0",
+    "N19": "AllReduce: opCount 1a sendbuff 0x7f01 recvbuff 0x7f02 acc (nil) count 1024 datatype 7 op 0 root 0",
     "N20": "AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7}",
     "N21": "register comm 0x55d0 buffer 0x7f01 size 4096",
     "N22": "GPU/0-7000 (0) - NVL/12 (1)",
@@ -50,8 +50,8 @@ USEFUL = [
     "Allocated with Cuda failure 'out of memory'", "socketPollConnect: retrying (1/34)",
 ]  # fmt: skip
 PLAIN = [
-    "step 41 loss 2.13", "", " iteration 110/ 5000 | lm loss: 2.1E+00 |", "Epoch: 5", "ValueError: x", "  0: x", "12: y",
-    "Train:  32%|###       | 210/640 [02:33<04:45,  1.42it/s]", "node-a: text", "[5] x", "2031-03-09 17:03:02 a",
+    "step 41 loss 2.13", "", " iteration 110/ 5000 | lm loss: 2.1E+00 |", "Epoch: 5", "ValueError: x", "  0: x",
+    "Train:  32%|###       | 210/640 [02:33<04:45,  1.42it/s]", "node-a: text", "[5] x", "12: y", "2031-03-09 17:03:02 a",
     "Traceback (most recent call last):", "[E728 07:34:54.803881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught",
     "srun: error: gpu-c03: task 1: Out Of Memory", "============", "INFO:root:ready", "loss: nan", "{'loss': 0.49}",
     "NCCL WARN retry", "NCCL version 2.20.5+cuda12.4", "terminate called after throwing", "E0203 x", "a [default1]:b",
