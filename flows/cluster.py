@@ -65,11 +65,13 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
         tier = runtime.config.tier
         self._metrics = runtime.metrics
         kafka, decode = runtime.config.source.kafka, runtime.config.decode
+        parquet = runtime.config.sinks.parquet
         self._pipeline = Pipeline(
             decode.with_kinds(kafka.kinds) if kafka else decode,
             tier.cluster,
             runtime.config.noise,
             Reassembler(max_age_ms=tier.max_age_ms),
+            stores_noise=parquet is not None and parquet.noise,
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store

@@ -8,14 +8,13 @@ epoch ends. Totals are part of each sink's snapshot, so they hold over restarts.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 
-from flows.pipeline import by_partition, by_rule
 from sinks.base import Delivery, Partition
 from sinks.sharded import ShardedSink
 
@@ -37,7 +36,7 @@ class Account:
                 self.dropped[rule] += sum(lines.values())
             self.fates.setdefault(fate, Counter()).update(lines)
 
-    def offer(self, lines: Counter[Partition]) -> None:
+    def offer(self, lines: Mapping[Partition, int]) -> None:
         with self.lock:
             self.offered.update(lines)
 
@@ -134,19 +133,12 @@ class _AccountedPart(StatefulSinkPartition[Delivery, Any]):
 
     def write_batch(self, values: list[Delivery]) -> None:
         for delivery in values:
-            for part in delivery.parts:
-                self._account.offer(by_partition(part.rows, "owned"))
-                self._offer_noise(part.noise)
+            self._account.offer(delivery.kept)
+            for rule, lines in delivery.dropped.items():
+                self._account.offer(lines)
+                if not self._takes_noise:
+                    self._account("dropped", lines, rule)
         self._inner.write_batch(values)
-
-    def _offer_noise(self, noise: Any) -> None:
-        lines = by_partition(noise, "owned")
-        if not lines:
-            return
-        self._account.offer(lines)
-        if not self._takes_noise:
-            for rule, rows in by_rule(noise):
-                self._account("dropped", by_partition(rows, "owned"), rule)
 
     def snapshot(self) -> Any:
         state = self._inner.snapshot()

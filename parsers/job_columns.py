@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parsers.header import Header, as_text, slices
+from parsers.header import Header, as_text, buffers, slices
 from parsers.job_gate import (
     BAR,
-    CHANNEL,
     CLEAN,
-    COLLECTIVE,
+    FLOOD,
     FREQUENT,
     NCCL_PREFIX,
     NOISE,
@@ -47,14 +46,12 @@ Places: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
     """schema.CODE column with the noise id of lines that are noise whole and alone, null for all others."""
     codes = np.full(len(lines), -1, dtype=np.int8)
-    channel = _matches(lines, CHANNEL)
-    codes[channel] = 0
-    rest, lines = _rest(np.arange(len(lines)), lines, channel)
-    collective = _matches(lines, COLLECTIVE)
-    places = np.flatnonzero(collective)
-    whole = ~at_limit(lines.take(pa.array(places)))
-    codes[rest[places[whole]]] = _COLLECTIVE
-    rest, lines = _rest(rest, lines, collective)
+    flood = np.flatnonzero(_matches(lines, FLOOD))
+    codes[flood] = _flood_ids(lines.take(pa.array(flood)))
+    others = np.ones(len(lines), dtype=np.bool_)
+    others[flood] = False
+    rest = np.flatnonzero(others)
+    lines = lines.take(pa.array(rest))
     codes[rest[_matches(lines, BAR)]] = _PROGRESS
     heads = np.flatnonzero(_matches(lines, NOISE_HEAD))
     rest, lines = rest[heads], lines.take(pa.array(heads))
@@ -78,10 +75,15 @@ def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _IDS)
 
 
-def _rest(places: Places, lines: pa.LargeBinaryArray, done: Mask) -> tuple[Places, pa.LargeBinaryArray]:
-    """The lines that are not done, and their places."""
-    left = np.flatnonzero(~done)
-    return places[left], lines.take(pa.array(left))
+def _flood_ids(lines: pa.LargeBinaryArray) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
+    """Codes of lines of the floods: `Channel` and `Ring` are told from the collectives by their second letter."""
+    if not len(lines):
+        return np.zeros(0, dtype=np.int8)
+    ends, data = buffers(lines)
+    second = data[ends[:-1] + _find(lines, _INFO) + len(_INFO) + 1]
+    is_channel = (second == ord("h")) | (second == ord("i"))
+    whole = ~np.isin(np.diff(ends), _LIMITS)
+    return np.where(is_channel, 0, np.where(whole, _COLLECTIVE, -1)).astype(np.int8)
 
 
 def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:  # noqa: ARG001 - lines with a stamp are gated

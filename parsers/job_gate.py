@@ -42,7 +42,7 @@ def _head(expression: str) -> str:
 
 # N02 is the bulk and has a shape of its own. What N14's look-ahead refuses is in REFUSED. The rules that find most
 # come first; where texts overlap, the order is that of the file.
-FREQUENT = ("N14", "N05", "N04", "N08", "N07", "N13", "N06", "N01")
+FREQUENT = ("N20", "N05", "N04", "N17", "N14", "N01", "N18", "N08", "N07", "N13", "N06", "N21", "N19")
 NOISE = [Rule(rule["id"], f"(?:{_head(rule['re'])})") for rule in RULES["noise"] if rule["id"] != "N02"]
 NOISE.sort(key=lambda rule: FREQUENT.index(rule.id) if rule.id in FREQUENT else len(FREQUENT))
 SELDOM = f"^(?:{'|'.join(rule.head for rule in NOISE[len(FREQUENT) :])})"
@@ -51,11 +51,11 @@ _KEEP = "|".join(rule["re"] for rule in RULES["keep"])
 _NO_EVENT = ("K02b", "K21", "K22", "K25", "K27")
 _EVENTS = "|".join(rule["re"].replace("^", "") for rule in RULES["keep"] if rule["id"] not in _NO_EVENT)
 
-CHANNEL = rf"{INFO_HEAD}{CLOSED['N02']}$"
-# N19 is the flood of a job that logs every collective (NCCL_DEBUG_SUBSYS=COLL). A piece of such a text can have its
-# shape as well, so its length must be looked at.
-COLLECTIVE = (
-    rf"{INFO_HEAD}[A-Za-z]+: opCount [0-9a-f]+ sendbuff"
+# The two floods in one match, which costs a nanosecond a byte: N02 of every start, and N19 of a job that logs every
+# collective (NCCL_DEBUG_SUBSYS=COLL). A piece of the latter can have its shape as well, so its length must be
+# looked at, and that is known for lines without a prefix only.
+FLOOD = (
+    rf"{INFO_HEAD}{CLOSED['N02']}$|^{_PROCESS}NCCL INFO [A-Za-z]+: opCount [0-9a-f]+ sendbuff"
     r"(?: (?:[a-z]+|0x[0-9a-f]+|[0-9]+|\(nil\)|\[nranks=[0-9]+\]))+$"
 )
 # tqdm bars between carriage returns. Words in front start with a capital: `srun:` is no description.

@@ -43,10 +43,15 @@ class Part:
 
 @dataclass(slots=True)
 class Delivery:
-    """One dataflow item after the pure steps: all parts of one chunk, and its dead letters."""
+    """One dataflow item after the pure steps: all parts of one chunk, and its dead letters.
+
+    `kept` and `dropped` (by rule) count the physical lines of all rows and of all noise, by partition.
+    """
 
     parts: list[Part] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
+    kept: dict[Partition, int] = field(default_factory=dict)
+    dropped: dict[str, dict[Partition, int]] = field(default_factory=dict)
 
 
 class Account(Protocol):

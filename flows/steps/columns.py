@@ -24,6 +24,7 @@ ROWS = LOG.append(pa.field("body", pa.large_binary())).append(pa.field("stream",
 Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 _LONGEST_UPTIME_US = 100 * 366 * 86_400 * 10**6  # a larger number is no uptime, and would leave int64's nanoseconds
+_COLUMNS = frozenset({*TYPED.names, "noise"})  # of the field dictionary; what else a record has is in `fields`
 _RECEIVED = pa.scalar("received", pa.string())
 
 
@@ -78,18 +79,18 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
     count = len(finished)
     records = [done.record for done in finished]
     firsts = [record.refs[0] for record in records]
-    columns: dict[str, list[Any]] = {name: [None] * count for name in (*TYPED.names, "noise", "fields")}
+    columns: dict[str, list[Any]] = {}
     for row, record in enumerate(records):
         rest = []
         for name, value in record.fields.items():
-            column = columns.get(name)
             if value is None:
                 continue
-            if column is not None:
-                column[row] = value
+            if name in _COLUMNS:
+                columns.setdefault(name, [None] * count)[row] = value
             else:
                 rest.append((name, value if isinstance(value, str) else _json(value)))
-        columns["fields"][row] = rest or None
+        if rest:
+            columns.setdefault("fields", [None] * count)[row] = rest
     columns |= {
         "topic": [done.topic for done in finished],
         "partition": [done.partition for done in finished],
@@ -110,7 +111,7 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
     }
     arrays = _envelopes([done.envelope for done in finished])
     arrays |= {name: _column(values, ROWS.field(name)) for name, values in columns.items()}
-    return pa.table([arrays[name] for name in ROWS.names], schema=ROWS)
+    return _table(arrays, count)
 
 
 def in_order(kept: pa.Table, rich: pa.Table, plain_at: Indices, rich_at: Indices) -> pa.Table:

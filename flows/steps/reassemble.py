@@ -25,6 +25,7 @@ from parsers.schema import ENVELOPE
 ENVELOPE_NAMES = ENVELOPE.names
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 StreamKey = tuple[str, int, Stream]  # topic, partition, stream
 
 
@@ -97,21 +98,26 @@ class Reassembler:
         """
         taken = np.zeros(len(rich), dtype=np.bool_)
         rows = Rows(raw)
-        tails = rows.tails() if raw.kind in KINDS and KINDS[raw.kind].follows else np.zeros(len(rich), dtype=np.bool_)
-        wanted = np.flatnonzero(rich | tails)
-        if not len(wanted) and not self.streams:
-            return [], taken
+        starts, stops = rows.runs()
+        picked = rich.copy()
+        if raw.kind in KINDS and KINDS[raw.kind].follows:
+            picked[stops - 1] = True
+        wanted = np.flatnonzero(picked)
+        firsts, lasts = np.searchsorted(wanted, starts), np.searchsorted(wanted, stops)
+        # Without open streams only runs with a wanted row matter, and most have none.
+        runs = np.flatnonzero(lasts > firsts) if not self.streams else np.arange(len(starts))
         finished: list[Finished] = []
-        for start, stop in rows.runs():
-            first = int(np.searchsorted(wanted, start))
-            last = int(np.searchsorted(wanted, stop))
+        for run in runs.tolist():
+            start, first, last = int(starts[run]), firsts[run], lasts[run]
             key = rows.key(start)
             opened = self.streams.get(key)
-            if opened is None and first == last:
-                continue
             if opened is None:
+                if first == last:
+                    continue
                 opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
-            self._feed_run(key, opened, rows, (start, stop), wanted[first:last], gated, rich, taken, finished)
+            self._feed_run(
+                key, opened, rows, (start, int(stops[run])), wanted[first:last], gated, rich, taken, finished
+            )
             self._keep(key, opened)
         self._shrink(finished)
         return finished, taken
@@ -149,7 +155,7 @@ class Reassembler:
         opened: Open,
         rows: "Rows",
         run: tuple[int, int],
-        wanted: "np.ndarray[tuple[int], np.dtype[np.intp]]",
+        wanted: Places,
         gated: Mask,
         rich: Mask,
         taken: Mask,
@@ -234,35 +240,38 @@ class Rows:
     def __init__(self, raw: Raw) -> None:
         table = raw.rows
         self._streams = raw.streams
-        self.stream = table["stream"].combine_chunks().to_numpy()
+        self.stream = _whole(table["stream"]).to_numpy()
         self._table = table
-        self._offset = table["offset"].combine_chunks().to_numpy()
-        self._line = table["line"].combine_chunks().to_numpy()
-        self._partition = table["partition"].combine_chunks().to_numpy()
-        self._appended = table["appended_at"].combine_chunks().to_numpy()
-        self._received = table["received_at"].combine_chunks().to_numpy()
+        topic = _whole(table["topic"])
+        self._topic, self._topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
+        self._words: dict[str, list[str | None]] | None = None
+        self._origin: Places = self.stream
+        self._offset = _whole(table["offset"]).to_numpy()
+        self._line = _whole(table["line"]).to_numpy()
+        self._partition = _whole(table["partition"]).to_numpy()
+        self._appended = _whole(table["appended_at"]).to_numpy()
+        self._received = _whole(table["received_at"]).to_numpy()
         lines = _whole(table["raw"])
         self._ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
         self._data = memoryview(lines.buffers()[2] or b"")
 
-    def runs(self) -> list[tuple[int, int]]:
-        """Stretches of rows of one stream and partition, as (start, stop)."""
-        if not len(self.stream):
-            return []
-        cut = np.flatnonzero((np.diff(self.stream) != 0) | (np.diff(self._partition) != 0)) + 1
-        return list(zip([0, *cut.tolist()], [*cut.tolist(), len(self.stream)], strict=True))
-
-    def tails(self) -> Mask:
-        """True for the last row of each run."""
-        tails = np.zeros(len(self.stream), dtype=np.bool_)
-        tails[[stop - 1 for _, stop in self.runs()]] = True
-        return tails
+    def runs(self) -> tuple[Places, Places]:
+        """Stretches of rows of one stream and partition: where they start, and where they stop."""
+        change = (np.diff(self.stream) != 0) | (np.diff(self._partition) != 0)
+        cuts = np.flatnonzero(change) + 1
+        return np.insert(cuts, 0, 0), np.append(cuts, len(self.stream))
 
     def key(self, row: int) -> StreamKey:
-        return (self._table["topic"][row].as_py(), int(self._partition[row]), self._streams[self.stream[row]])
+        topic = self._topics[self._topic[row]]
+        return (topic, int(self._partition[row]), self._streams[self.stream[row]])
 
     def envelope(self, row: int) -> dict[str, str | None]:
-        return {name: self._table[name][row].as_py() for name in ENVELOPE_NAMES}
+        if self._words is None:
+            columns = {name: _whole(self._table[name]) for name in ENVELOPE_NAMES}
+            self._words = {name: column.dictionary.to_pylist() for name, column in columns.items()}
+            self._origin = columns["node"].indices.to_numpy()  # the index that all of them share
+        origin = self._origin[row]
+        return {name: words[origin] for name, words in self._words.items()}
 
     def appended(self, row: int) -> int:
         return int(self._appended[row])

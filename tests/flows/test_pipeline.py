@@ -142,6 +142,14 @@ def test_noise_leaves_the_rows_and_is_counted_by_rule() -> None:
     assert pipeline.counts.dropped["N02"].total() == 1
 
 
+def test_noise_that_no_sink_stores_is_counted_all_the_same() -> None:
+    pipeline = Pipeline(DecodeConfig(), stores_noise=False)
+    delivery, _ = pipeline.process(chunk([(block_headers("training"), LINES["training"][:3])], ended=True))
+    assert not any(len(part.noise) for part in delivery.parts)
+    assert delivery.dropped == {"N02": {("logs.job", 0): 1}}
+    assert pipeline.unbalanced == 0
+
+
 @pytest.mark.parametrize(
     ("noise", "headers", "kept"),
     [
@@ -162,9 +170,9 @@ def test_a_held_line_is_released_after_its_age_by_the_clock_alone() -> None:
     pipeline = Pipeline(DecodeConfig())
     first, _ = pipeline.process(chunk([(block_headers("slurmctld"), LINES["slurmctld"][:1])]))
     assert [len(part.rows) for part in first.parts] == [0]
-    early, _ = pipeline.process(tick(APPENDED_MS + 1_000))
+    early, _ = pipeline.process(tick(APPENDED_MS + 2_900))
     assert not early.parts
-    late, _ = pipeline.process(tick(APPENDED_MS + 2_001))
+    late, _ = pipeline.process(tick(APPENDED_MS + 3_001))
     assert [part.rows["event"][0].as_py() for part in late.parts] == ["job_allocate"]
 
 
