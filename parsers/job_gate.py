@@ -56,7 +56,8 @@ _EVENTS = "|".join(rule["re"].replace("^", "") for rule in RULES["keep"] if rule
 # looked at, and that is known for lines without a prefix only.
 FLOOD = (
     rf"{INFO_HEAD}{CLOSED['N02']}$|^{_PROCESS}NCCL INFO [A-Za-z]+: opCount [0-9a-f]+ sendbuff"
-    r"(?: (?:[a-z]+|0x[0-9a-f]+|[0-9]+|\(nil\)|\[nranks=[0-9]+\]))+$"
+    r"(?: (?:recvbuff|acc|count|datatype|op|root|comm|stream|task|globalrank|0x[0-9a-f]+|[0-9]+|\(nil\)"
+    r"|\[nranks=[0-9]+\]))+$"
 )
 # tqdm bars between carriage returns. Words in front start with a capital: `srun:` is no description.
 _BAR = (

@@ -47,11 +47,13 @@ USEFUL = [
     "NET/Plugin: Could not find: libnccl-net.so.", "[Service thread] Connection closed by localRank 2", "",
     "Channel 00/0 : 0[0] -> 1[1] via CARRIER/7", "Comm config CTAPolicy reset to NCCL_CTA_POLICY=2", "ÿ",
     "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:192.0.2.3<0>", "NVLS falling back to rings",
+    "AllReduce: opCount 1 sendbuff falling back to",
     "Allocated with Cuda failure 'out of memory'", "socketPollConnect: retrying (1/34)",
 ]  # fmt: skip
 PLAIN = [
     "step 41 loss 2.13", "", " iteration 110/ 5000 | lm loss: 2.1E+00 |", "Epoch: 5", "ValueError: x", "  0: x",
-    "Train:  32%|###       | 210/640 [02:33<04:45,  1.42it/s]", "node-a: text", "[5] x", "12: y", "2031-03-09 17:03:02 a",
+    "Train:  32%|###       | 210/640 [02:33<04:45,  1.42it/s]", "node-a: text", "[5] x", "12: y",
+    "2031-03-09 17:03:02 a",
     "Traceback (most recent call last):", "[E728 07:34:54.803881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught",
     "srun: error: gpu-c03: task 1: Out Of Memory", "============", "INFO:root:ready", "loss: nan", "{'loss': 0.49}",
     "NCCL WARN retry", "NCCL version 2.20.5+cuda12.4", "terminate called after throwing", "E0203 x", "a [default1]:b",
