@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from typing import TextIO
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -25,9 +26,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(event, default=str, ensure_ascii=False)
 
 
-def setup(level: str = "INFO") -> logging.Logger:
-    """Send the `tailrace` loggers to standard error as JSON lines."""
-    handler = logging.StreamHandler(sys.stderr)
+def setup(level: str = "INFO", stream: TextIO | None = None) -> logging.Logger:
+    """Send the `tailrace` loggers to `stream`, or else to standard error, as JSON lines."""
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     logger = logging.getLogger("tailrace")
     logger.handlers = [handler]

@@ -1,0 +1,1 @@
+"""The demo: its logs, the Loki receiver that checks what it gets, and the screen."""
