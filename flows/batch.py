@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from parsers.record import Stream
-from sinks.base import DeadLetter
+from sinks.base import DeadLetter, Partition
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -17,7 +17,8 @@ class Chunk:
 
     `topic` indexes `topics`. `appended_ms` is the broker's (or the file's) time in ms. `now_ms` is the
     source's clock when it made the chunk; a chunk without messages is a tick that only carries it.
-    `ended` says that the source is bounded and this was its last chunk.
+    `ended` says that the source is bounded and this was its last chunk. `behind` names the partitions that
+    are known to hold messages which have not been read yet, or that nothing is known of yet.
     """
 
     topics: list[str]
@@ -30,6 +31,7 @@ class Chunk:
     values: list[bytes | None]
     now_ms: int
     ended: bool = False
+    behind: frozenset[Partition] = frozenset()
 
 
 @dataclass(slots=True)

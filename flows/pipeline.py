@@ -16,15 +16,21 @@ import pyarrow.compute as pc
 from flows.batch import Chunk, Raw
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
-from flows.steps.labels import LabelSets, distinct
+from flows.steps.labels import LabelSets
 from flows.steps.noise import NoiseConfig
 from flows.steps.reassemble import Finished, Mask, Reassembler
+from flows.steps.tally import by_partition, by_rule
 from parsers.header import Header
 from parsers.record import Parser
 from parsers.registry import parser
 from sinks.base import Delivery, Part, Partition
 
+Rows = tuple[pa.Table, Indices]  # rows of LOG, and their places in the batch
+
 _NO_ROWS = ROWS.empty_table()
+_NONE: Rows = (_NO_ROWS, np.zeros(0, dtype=np.intp))
+# How much later than by Kafka's time a silent stream is flushed by the clock: a message takes that long to get here.
+_ON_ITS_WAY_MS = 1_000
 
 
 @dataclass(slots=True)
@@ -50,7 +56,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Pipeline:
-    """State and steps of one shard."""
+    """State and steps of one shard. `stores_noise`: some sink takes the rows that a noise rule dropped."""
 
     decode: DecodeConfig
     cluster: str = ""
@@ -59,6 +65,7 @@ class Pipeline:
     counts: Counts = field(default_factory=Counts)
     unbalanced: int = 0
     clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    stores_noise: bool = True
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart; configuration is not part of it."""
@@ -79,24 +86,23 @@ class Pipeline:
             counts.read[letter.topic, letter.partition] += letter.lines
             counts.dead[letter.topic, letter.partition] += letter.lines
         counts.messages_empty.update(decoded.empty)
-        waiting: dict[str, list[Finished]] = {}
-        for done in self.streams.tick(self._tell_time(chunk)):
-            waiting.setdefault(done.kind, []).append(done)
         for raw in decoded.raws:
             counts.read.update(by_partition(raw.rows))
-            delivery.parts.append(self._parse(raw, waiting.pop(raw.kind, [])))
-        if chunk.ended:
-            for done in self.streams.flush():
-                waiting.setdefault(done.kind, []).append(done)
+            delivery.parts.append(self._parse(raw, counts))
+        # Only now: what the chunk holds of a stream may be what the stream waits for.
+        waiting: dict[str, list[Finished]] = {}
+        for done in self.streams.flush() if chunk.ended else self.streams.tick(self._tell_time(chunk)):
+            waiting.setdefault(done.kind, []).append(done)
         for kind, finished in waiting.items():
-            delivery.parts.append(self._part(kind, [], [], finished, LabelSets(kind, self.cluster)))
+            delivery.parts.append(self._part(kind, _NONE, _NONE, finished, LabelSets(kind, self.cluster)))
         self._settle(delivery, counts, held_before)
         return delivery, counts
 
     def _tell_time(self, chunk: Chunk) -> dict[Partition, int]:
         """The time of each partition (ms): its newest message's, moved on by the source's clock since it came.
 
-        So a partition that lags does not lose its pieces to one that does not, and a repeat sees the same times.
+        A partition whose next messages wait to be read is moved by them alone. So no piece of a record is lost
+        to the time that reading took, and a repeat cuts the same records, whatever its batches are.
         """
         for number in np.unique(chunk.topic).tolist():
             mine = chunk.topic == number
@@ -105,9 +111,14 @@ class Pipeline:
                 self.clocks[chunk.topics[number], partition] = (int(newest), chunk.now_ms)
         for key in self.streams.streams:
             self.clocks.setdefault(key[:2], (self.streams.streams[key].last_ms, chunk.now_ms))
-        return {place: newest + max(chunk.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
+        for place in chunk.behind & self.clocks.keys():
+            self.clocks[place] = (self.clocks[place][0], chunk.now_ms)
+        return {
+            place: newest + max(chunk.now_ms - seen - _ON_ITS_WAY_MS, 0)
+            for place, (newest, seen) in self.clocks.items()
+        }
 
-    def _parse(self, raw: Raw, waiting: list[Finished]) -> Part:
+    def _parse(self, raw: Raw, counts: Counts) -> Part:
         kind = parser(raw.kind)
         raw = _by_stream(raw)
         lines = raw.rows["raw"].combine_chunks()
@@ -126,14 +137,28 @@ class Pipeline:
         plain = np.flatnonzero(~taken[kept])
         rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
         quiet = np.flatnonzero(is_noise & ~taken)
-        quiet_rows = plain_rows(raw, quiet, Header(), None, noise.take(pa.array(quiet)))
-        return self._part(raw.kind, [(rows, kept[plain])], [(quiet_rows, quiet)], waiting + finished, labels)
+        return self._part(
+            raw.kind,
+            (rows, kept[plain]),
+            self._quiet(raw, quiet, noise.take(pa.array(quiet)), counts),
+            finished,
+            labels,
+        )
+
+    def _quiet(self, raw: Raw, rows: Indices, noise: pa.DictionaryArray, counts: Counts) -> Rows:
+        """Rows of noise, where a sink stores them; else they are only counted."""
+        if self.stores_noise:
+            return plain_rows(raw, rows, Header(), None, noise), rows
+        places = raw.rows.select(["topic", "partition"]).take(pa.array(rows))
+        for rule, lines in by_rule(noise, places).items():
+            counts.drop(rule, lines)
+        return _NONE
 
     def _part(
         self,
         kind: str,
-        kept: list[tuple[pa.Table, Indices]],
-        quiet: list[tuple[pa.Table, Indices]],
+        kept: Rows,
+        quiet: Rows,
         finished: list[Finished],
         labels: LabelSets,
     ) -> Part:
@@ -152,8 +177,12 @@ class Pipeline:
         """Count what became of every line, and check that it adds up."""
         for part in delivery.parts:
             counts.kept.update(by_partition(part.rows, "owned"))
-            for rule, rows in by_rule(part.noise):
-                counts.drop(rule, by_partition(rows, "owned"))
+            if len(part.noise):
+                codes = part.noise["noise"].unify_dictionaries().combine_chunks()
+                for rule, lines in by_rule(codes, part.noise, "owned").items():
+                    counts.drop(rule, lines)
+        delivery.kept = counts.kept
+        delivery.dropped = {rule: Counter(lines) for rule, lines in counts.dropped.items()}
         counts.drop("empty", +self.streams.swallowed)
         self.streams.swallowed.clear()
         balance = Counter(counts.read)
@@ -208,40 +237,6 @@ def _by_stream(raw: Raw) -> Raw:
     return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
 
 
-def _merge(plain: list[tuple[pa.Table, Indices]], finished: list[Finished], labels: LabelSets) -> pa.Table:
-    rows, at = plain[0] if plain else (_NO_ROWS, np.zeros(0, dtype=np.intp))
+def _merge(plain: Rows, finished: list[Finished], labels: LabelSets) -> pa.Table:
     rich = rich_rows(finished, labels) if finished else _NO_ROWS
-    return in_order(rows, rich, at, np.array([done.row for done in finished], dtype=np.intp))
-
-
-def by_partition(rows: pa.Table, weight: str | None = None) -> Counter[Partition]:
-    """Rows (or the sum of a column) by (topic, partition)."""
-    if not len(rows):
-        return Counter()
-    partition = rows["partition"].combine_chunks().to_numpy()
-    weights = None if weight is None else rows[weight].combine_chunks().to_numpy()
-    topics = rows["topic"].unify_dictionaries().combine_chunks()
-    names = topics.dictionary.to_pylist()
-    span = int(partition.max()) + 1
-    pairs, inverse = distinct(topics.indices.to_numpy().astype(np.int64) * span + partition)
-    sums = np.bincount(inverse, weights)
-    return Counter(
-        {
-            (names[pair // span], pair % span): int(lines)
-            for pair, lines in zip(pairs.tolist(), sums.tolist(), strict=True)
-        }
-    )
-
-
-def by_rule(noise: pa.Table) -> list[tuple[str, pa.Table]]:
-    if not len(noise):
-        return []
-    codes = noise["noise"].unify_dictionaries().combine_chunks()
-    indices = codes.indices.to_numpy()
-    return [
-        (
-            codes.dictionary[code].as_py(),
-            noise.select(["topic", "partition", "owned"]).filter(pa.array(indices == code)),
-        )
-        for code in np.flatnonzero(np.bincount(indices)).tolist()
-    ]
+    return in_order(plain[0], rich, plain[1], np.array([done.row for done in finished], dtype=np.intp))

@@ -7,6 +7,7 @@ store, or no store at all beside an archive that has objects already would overw
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,9 +37,17 @@ def open_store(config: Config) -> RecoveryConfig | None:
         ) from error
     _held.append(lock)
     if is_fresh(config):
-        init_db_dir(directory, 1)
-    (directory / _LAYOUT).write_text(json.dumps(_layout(config.tier)), encoding="utf-8")
+        _make(directory, _layout(config.tier))
     return RecoveryConfig(str(directory))
+
+
+def _make(directory: Path, layout: dict[str, int]) -> None:
+    """Make a store aside and move it, its one database last: a start that is killed leaves no half of it."""
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=directory) as making:
+        (Path(making) / _LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
+        init_db_dir(Path(making), 1)
+        for made in sorted(Path(making).iterdir()):  # layout.json comes before part-0.sqlite3
+            made.rename(directory / made.name)
 
 
 def check(config: Config) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flows.batch import Chunk
+from sinks.base import Partition
 
 
 def about_lines(values: Sequence[bytes | None], size: int) -> int:
@@ -20,8 +21,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def tick(topics: list[str], ended: bool = False) -> Chunk:
+def tick(topics: list[str], ended: bool = False, behind: frozenset[Partition] = frozenset()) -> Chunk:
     """A chunk that carries the time only."""
     wide = np.zeros(0, dtype=np.int64)
     narrow = wide.astype(np.int32)
-    return Chunk(topics, narrow, narrow, wide, wide, [], [], [], now_ms(), ended)
+    return Chunk(topics, narrow, narrow, wide, wide, [], [], [], now_ms(), ended, behind)

@@ -17,6 +17,7 @@ from flows.sources.broker import START_S
 from flows.sources.chunks import about_lines, now_ms, tick
 from flows.sources.drain import Drain
 from flows.sources.trouble import Trouble
+from sinks.base import Partition
 
 log = logging.getLogger("tailrace.kafka")
 
@@ -31,6 +32,7 @@ _SHARE_BELOW = 4096  # bytes of a message; larger ones are blocks, each with hea
 _MAX_SEEN = 65_536
 _FILL_S = 0.05  # longest time one batch is filled
 _TICK_S = 1.0
+_MARKER_S = 30.0  # after so long without a message, what is behind the last one is taken for a marker
 _GOODBYE_S = 2.0  # for the last commit of offsets
 
 
@@ -70,7 +72,9 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
         self._draining = False
         self._jumps: set[tuple[str, int]] = set()
         self._wake_after_s = 0.0
-        self._last_chunk = time.monotonic()
+        self._last_chunk = self._last_read = time.monotonic()
+        self._reading_s = 0.0  # time spent reading; a dataflow that stands still does not count
+        self._moved = dict.fromkeys(starts, 0.0)  # `_reading_s` when a partition's last message was read
         drain.enter(shard)
         consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
@@ -93,7 +97,7 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
         if chunk is None and time.monotonic() - self._last_chunk < _TICK_S:
             return []
         self._last_chunk = time.monotonic()
-        return [(self._shard, tick(self._topics) if chunk is None else chunk)]
+        return [(self._shard, tick(self._topics, behind=self._behind()) if chunk is None else chunk)]
 
     def next_awake(self) -> datetime | None:
         return datetime.now(UTC) + timedelta(seconds=self._wake_after_s) if self._wake_after_s else None
@@ -117,7 +121,9 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
         headers: list[Headers] = []
         values: list[bytes | None] = []
         lines = size = 0
-        until = time.monotonic() + _FILL_S
+        now = time.monotonic()
+        self._reading_s, self._last_read = self._reading_s + min(now - self._last_read, _TICK_S), now
+        until = now + _FILL_S
         while lines < self._limits.batch_lines and size < self._limits.batch_bytes and time.monotonic() < until:
             room = int((self._limits.batch_bytes - size) / self._message_bytes) + 1
             messages = self._consumer.consume(min(room, _CONSUME), 0)
@@ -160,7 +166,22 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
             now_ms(),
         )
         self._advance(chunk)
+        chunk.behind = self._behind()
         return chunk
+
+    def _behind(self) -> frozenset[Partition]:
+        """Partitions whose end, as the broker told with its last answer, is not reached.
+
+        Behind the last message there may be a transaction's marker, which is never read: one that reading
+        does not get past is taken for the end after a while.
+        """
+        late = []
+        for place, moved in self._moved.items():
+            if self._reading_s - moved < _MARKER_S:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                if high < 0 or self._next[place] < high:
+                    late.append(place)
+        return frozenset(late)
 
     def _headers(self, messages: list[Any]) -> Iterable[Headers]:
         """Headers as tuples; small messages that say the same share them, which spares the garbage collector."""
@@ -182,6 +203,7 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
         )
         for number, index, at in zip(topic, partition, offset, strict=True):
             self._next[self._topics[number], index] = at + 1
+            self._moved[self._topics[number], index] = self._reading_s
             self._trouble.over(f"{self._topics[number]}/{index}")
         self._trouble.reads()
 
