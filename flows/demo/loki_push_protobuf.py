@@ -15,6 +15,10 @@ Bytes = npt.NDArray[np.uint8]
 SECOND: Final = 1_000_000_000
 LEN, VARINT = 2, 0  # protobuf wire types; PushRequest has no other
 
+_ENTRY = 2 << 3 | LEN  # StreamAdapter.entries
+_WORD = 8
+_LOW, _MORE, _BYTE = np.uint64(0x7F), np.uint64(0x80), np.uint64(8)
+
 _PAIR = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*("(?:[^"\\\n]|\\.)*"|`[^`]*`)\s*')
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})|(.))", re.DOTALL)
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"'}
@@ -74,21 +78,52 @@ def _bad_labels(position: int, why: str) -> Refused:
 
 def decode_protobuf(data: bytes) -> list[PushStream]:
     """logproto.PushRequest{1: streams}; StreamAdapter{1: labels, 2: entries}."""
-    column = np.frombuffer(data, np.uint8)
+    column = np.frombuffer(data + bytes(_WORD), np.uint8)
     streams = []
     for number, start, end in _messages(data, 0, len(data)):
         if number != 1:
             continue
-        labels, entries = b"", []
+        labels, at = b"", start
         for field, begin, stop in _messages(data, start, end):
             if field == 2:
-                entries.append(begin)
-                entries.append(stop)
+                break  # nearly all of a stream are entries, which are walked apart
+            if field == 1:
+                labels = data[begin:stop]
+            at = stop
+        begins, ends = _run(data, at, end)
+        for field, begin, stop in _messages(data, ends[-1] if ends else at, end):
+            if field == 2:
+                begins.append(begin)
+                ends.append(stop)
             elif field == 1:
                 labels = data[begin:stop]
-        spans = np.array(entries, np.int64).reshape(-1, 2)
-        streams.append(_entries(parse_labels(labels), column, spans[:, 0], spans[:, 1]))
+        streams.append(_entries(parse_labels(labels), column, np.array(begins, np.int64), np.array(ends, np.int64)))
     return streams
+
+
+def _run(data: bytes, at: int, end: int) -> tuple[list[int], list[int]]:
+    """Starts and ends of the entries that follow one another from `at` on, up to the first other field."""
+    begins, ends = [], []
+    last = end - 5  # the longest head that is read here
+    while at < last and data[at] == _ENTRY:
+        value = data[at + 1]
+        if value < 0x80:
+            start = at + 2
+        else:
+            value, second = value & 0x7F, data[at + 2]
+            if second < 0x80:
+                value, start = value | second << 7, at + 3
+            else:
+                third = data[at + 3]
+                if third >= 0x80:
+                    break
+                value, start = value | (second & 0x7F) << 7 | third << 14, at + 4
+        at = start + value
+        if at > end:
+            break
+        begins.append(start)
+        ends.append(at)
+    return begins, ends
 
 
 def _messages(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -177,17 +212,32 @@ def _scan(data: Bytes, at: Ints, end: Ints, wire: int) -> Iterator[tuple[Ints, I
 
 
 def _varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The varint at each position, and the position behind it."""
-    value = np.zeros(len(at), np.uint64)
-    at = at.copy()
-    live = np.arange(len(at))
+    """The varint at each position, and the position behind it. `data` ends with _WORD bytes that belong to nothing."""
+    word = np.ndarray((len(data) - _WORD + 1,), "<u8", data.data, 0, (1,))[at]  # eight bytes from each position
+    value = word & _LOW
+    more = (word & _MORE) != 0
+    behind = at + 1
+    for shift in range(7, 7 * _WORD, 7):
+        if not more.any():
+            return value.view(np.int64), behind
+        word >>= _BYTE
+        value |= np.where(more, word & _LOW, 0) << np.uint64(shift)
+        behind += more
+        more &= (word & _MORE) != 0
+    for row in np.flatnonzero(more).tolist():  # negative numbers have ten bytes
+        value[row], behind[row] = _varint(data, int(at[row]))
+    return value.view(np.int64), behind
+
+
+def _varint(data: Bytes, at: int) -> tuple[int, int]:
+    """A long varint, cut to 64 bits, and the position behind it."""
+    value = 0
     for shift in range(0, 70, 7):
-        byte = data[np.minimum(at[live], len(data) - 1)].astype(np.uint64)
-        value[live] |= (byte & np.uint64(0x7F)) << np.uint64(shift)
-        at[live] += 1
-        live = live[byte >= 0x80]
-        if not len(live):
-            return value.view(np.int64), at
+        byte = int(data[at]) if at < len(data) else 0
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
     raise _bad_protobuf("integer overflow")
 
 
