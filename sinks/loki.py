@@ -53,7 +53,7 @@ class LokiConfig(BaseModel):
     ca_file: Path | None = Field(None, description="PEM bundle that the server's certificate is checked against.")
     timeout_s: float = Field(10.0, gt=0, description="Longest wait for an answer.")
     pool: int = Field(4, ge=1, le=64, description="Requests under way at once, over all shards of a process.")
-    send_bytes: int = Field(1 << 20, ge=1 << 10, description="A stream is sent as soon as so much of it waits.")
+    send_bytes: int = Field(256 << 10, ge=1 << 10, description="A stream is sent as soon as so much of it waits.")
     max_request_bytes: int = Field(
         3_670_016, ge=1 << 16, description="Largest request, decoded; Loki takes 4 MiB (grpc_server_max_recv_msg_size)."
     )
@@ -62,7 +62,7 @@ class LokiConfig(BaseModel):
     )
     max_streams_per_request: int = Field(250, ge=1, description="Streams that share a request.")
     urgent_s: float = Field(1.0, ge=0, description="Longest wait of a line of an urgent kind before it is sent.")
-    flush_s: float = Field(5.0, ge=0, description="Longest wait of other lines; an epoch's end sends all.")
+    flush_s: float = Field(2.0, ge=0, description="Longest wait of other lines; an epoch's end sends all.")
     urgent_kinds: tuple[str, ...] = Field(
         ("kmsg", "dmesg", "fabric_manager", "dcgm"), description="Kinds whose lines are urgent."
     )

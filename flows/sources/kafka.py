@@ -7,6 +7,7 @@ added to a topic are seen at the next start.
 """
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,6 +27,11 @@ log = logging.getLogger("tailrace.kafka")
 
 __all__ = ["Drain", "KafkaConfig", "KafkaSource", "check_topics"]
 
+_TAKING_OVER = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 _END, _BEGINNING = -1, -2  # timestamps of Kafka's ListOffsets that stand for the ends of a partition
 
 
@@ -41,8 +47,8 @@ class KafkaConfig(BrokerConfig):
     start: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a partition begins that neither the recovery store nor the group knows."
     )
-    batch_lines: int = Field(40_000, ge=1, description="Lines of one batch, about.")
-    batch_bytes: int = Field(8 << 20, ge=1024, description="Bytes of one batch, about.")
+    batch_lines: int = Field(80_000, ge=1, description="Lines of one batch, about.")
+    batch_bytes: int = Field(16 << 20, ge=1024, description="Bytes of one batch, about.")
     linger_ms: int = Field(
         50, ge=0, le=1000, description="How long reading waits after a batch that was far from full; saves CPU."
     )
@@ -132,7 +138,7 @@ def _starts(
         return starts
     known_topics = {topic for topic, _ in resume}
     try:
-        for found in consumer.committed(unknown, timeout=START_S):
+        for found in _committed(consumer, unknown):
             if found.error is None and found.offset >= 0:
                 starts[found.topic, found.partition] = found.offset
         # A partition that was added to a topic we read holds what we have not read.
@@ -148,6 +154,19 @@ def _starts(
     except KafkaException as error:
         raise Misconfigured(_refused(config, error.args[0])) from error
     return starts
+
+
+def _committed(consumer: Any, places: list[TopicPartition]) -> list[TopicPartition]:
+    """The group's offsets; asked again while the broker that keeps them is still taking over."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            found: list[TopicPartition] = consumer.committed(places, timeout=START_S)
+            return found
+        except KafkaException as error:
+            if error.args[0].code() not in _TAKING_OVER or time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _refused(config: KafkaConfig, error: KafkaError) -> str:

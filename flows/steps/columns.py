@@ -5,6 +5,7 @@ without the carrier's prefix, null where that is `raw`; and `stream` (int32), th
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,18 +80,18 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
     count = len(finished)
     records = [done.record for done in finished]
     firsts = [record.refs[0] for record in records]
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = defaultdict(lambda: [None] * count)
     for row, record in enumerate(records):
         rest = []
         for name, value in record.fields.items():
             if value is None:
                 continue
             if name in _COLUMNS:
-                columns.setdefault(name, [None] * count)[row] = value
+                columns[name][row] = value
             else:
                 rest.append((name, value if isinstance(value, str) else _json(value)))
         if rest:
-            columns.setdefault("fields", [None] * count)[row] = rest
+            columns["fields"][row] = rest
     columns |= {
         "topic": [done.topic for done in finished],
         "partition": [done.partition for done in finished],
