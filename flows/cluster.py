@@ -12,6 +12,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +54,7 @@ class Runtime:
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(default_factory=Accounts)
     metrics: Metrics = field(init=False)
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "read"))
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.accounts)
@@ -72,6 +74,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
             runtime.config.noise,
             Reassembler(max_age_ms=tier.max_age_ms),
             stores_noise=parquet is not None and parquet.noise,
+            background=lambda work: runtime.threads.submit(work).result,
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store

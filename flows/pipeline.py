@@ -5,23 +5,23 @@ read + held before = records' lines + noise by rule + swallowed empty lines + de
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flows.batch import Chunk, Raw
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
 from flows.steps.labels import LabelSets
 from flows.steps.noise import NoiseConfig
-from flows.steps.reassemble import Finished, Mask, Reassembler
+from flows.steps.read import Read, read
+from flows.steps.reassemble import Finished, Reassembler
 from flows.steps.tally import by_partition, by_rule
 from parsers.header import Header
-from parsers.record import Parser
 from parsers.registry import parser
 from sinks.base import Delivery, Part, Partition
 
@@ -54,9 +54,17 @@ class Counts:
             self.drop(rule, lines)
 
 
+def _at_once(work: Callable[[], Read]) -> Callable[[], Read]:
+    return work
+
+
 @dataclass(slots=True)
 class Pipeline:
-    """State and steps of one shard. `stores_noise`: some sink takes the rows that a noise rule dropped."""
+    """State and steps of one shard.
+
+    `stores_noise`: some sink takes the rows that a noise rule dropped. `background` starts work and returns
+    what waits for its result; left alone, the work is done when its result is asked for.
+    """
 
     decode: DecodeConfig
     cluster: str = ""
@@ -66,6 +74,7 @@ class Pipeline:
     unbalanced: int = 0
     clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     stores_noise: bool = True
+    background: "Callable[[Callable[[], Read]], Callable[[], Read]]" = _at_once
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart; configuration is not part of it."""
@@ -88,7 +97,18 @@ class Pipeline:
         counts.messages_empty.update(decoded.empty)
         for raw in decoded.raws:
             counts.read.update(by_partition(raw.rows))
-            delivery.parts.append(self._parse(raw, counts))
+        # The largest is read in the background, where the caller has one, while the others are parsed.
+        sizes = [len(raw.rows) for raw in decoded.raws]
+        largest = sizes.index(max(sizes)) if len(sizes) > 1 else -1
+        waited = self.background(partial(read, decoded.raws[largest], self.noise)) if largest >= 0 else None
+        parts = {
+            place: self._parse(read(raw, self.noise), counts)
+            for place, raw in enumerate(decoded.raws)
+            if place != largest
+        }
+        if waited is not None:
+            parts[largest] = self._parse(waited(), counts)
+        delivery.parts += [part for _, part in sorted(parts.items())]
         # Only now: what the chunk holds of a stream may be what the stream waits for.
         waiting: dict[str, list[Finished]] = {}
         for done in self.streams.flush() if chunk.ended else self.streams.tick(self._tell_time(chunk)):
@@ -118,29 +138,17 @@ class Pipeline:
             for place, (newest, seen) in self.clocks.items()
         }
 
-    def _parse(self, raw: Raw, counts: Counts) -> Part:
-        kind = parser(raw.kind)
-        raw = _by_stream(raw)
-        lines = raw.rows["raw"].combine_chunks()
-        noise = kind.noise(lines) if kind.noise else pa.nulls(len(lines), pa.dictionary(pa.int8(), pa.string()))
-        is_noise = self.noise.mask(noise, raw.rows)
-        kept = np.flatnonzero(~is_noise)
-        kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
-        header = kind.header(kept_lines, raw.tz)
-        gated = np.zeros(len(lines), dtype=np.bool_)
-        gated[kept] = _gated(kind, kept_lines)
-        rich = gated.copy()
-        if header.rich is not None:
-            rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        finished, taken = self.streams.feed(raw, gated, rich)
+    def _parse(self, lines: Read, counts: Counts) -> Part:
+        raw, kept, is_noise = lines.raw, lines.kept, lines.is_noise
+        finished, taken = self.streams.feed(raw, lines.gated, lines.rich)
         labels = LabelSets(raw.kind, self.cluster)
         plain = np.flatnonzero(~taken[kept])
-        rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
+        rows = plain_rows(raw, kept[plain], _pick(lines.header, plain), labels)
         quiet = np.flatnonzero(is_noise & ~taken)
         return self._part(
             raw.kind,
             (rows, kept[plain]),
-            self._quiet(raw, quiet, noise.take(pa.array(quiet)), counts),
+            self._quiet(raw, quiet, lines.noise.take(pa.array(quiet)), counts),
             finished,
             labels,
         )
@@ -206,12 +214,6 @@ def _header_names(kind: str) -> frozenset[str]:
     return frozenset({"level", "message", *header.columns})
 
 
-def _gated(kind: Parser, lines: pa.Array) -> Mask:
-    if kind.gate is None:
-        return np.ones(len(lines), dtype=np.bool_)
-    return np.asarray(pc.match_substring_regex(lines, kind.gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
 def _pick(header: Header, rows: Indices) -> Header:
     """The header of some of the lines."""
     indices = pa.array(rows)
@@ -227,14 +229,6 @@ def _pick(header: Header, rows: Indices) -> Header:
         message=pick(header.message),
         columns={name: column.take(indices) for name, column in header.columns.items()},
     )
-
-
-def _by_stream(raw: Raw) -> Raw:
-    """The same rows with those of one stream together, in their order."""
-    stream = raw.rows["stream"].combine_chunks().to_numpy()
-    if np.all(np.diff(stream) >= 0):
-        return raw
-    return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
 
 
 def _merge(plain: Rows, finished: list[Finished], labels: LabelSets) -> pa.Table:

@@ -1,0 +1,69 @@
+"""The stateless half of parsing: which lines are noise, what their headers say, which need the stream parser.
+
+It is nearly all Arrow, which lets go of the interpreter's lock, so it can run beside other steps.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.batch import Raw
+from flows.steps.columns import Indices
+from flows.steps.noise import NoiseConfig
+from flows.steps.reassemble import Mask
+from parsers.header import Header
+from parsers.record import Parser
+from parsers.registry import parser
+
+_NO_NOISE = pa.dictionary(pa.int8(), pa.string())
+
+
+class Read(NamedTuple):
+    """Lines of one kind, those of a stream together.
+
+    `noise` (dictionary column) and `is_noise`, `gated`, `rich` (masks) are aligned with the rows: dropped by
+    a rule; picked by the gate; for the stream parser, for whatever reason. `kept` are the places of the lines
+    that are no noise, with which `header` is aligned.
+    """
+
+    raw: Raw
+    noise: pa.DictionaryArray
+    is_noise: Mask
+    kept: Indices
+    header: Header
+    gated: Mask
+    rich: Mask
+
+
+def read(raw: Raw, noise_config: NoiseConfig) -> Read:
+    """Read all lines of `raw` by columns. Changes nothing, and depends on nothing else."""
+    kind = parser(raw.kind)
+    raw = _by_stream(raw)
+    lines = raw.rows["raw"].combine_chunks()
+    noise = kind.noise(lines) if kind.noise else pa.nulls(len(lines), _NO_NOISE)
+    is_noise = noise_config.mask(noise, raw.rows)
+    kept = np.flatnonzero(~is_noise)
+    kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
+    header = kind.header(kept_lines, raw.tz)
+    gated = np.zeros(len(lines), dtype=np.bool_)
+    gated[kept] = _gated(kind, kept_lines)
+    rich = gated.copy()
+    if header.rich is not None:
+        rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return Read(raw, noise, is_noise, kept, header, gated, rich)
+
+
+def _gated(kind: Parser, lines: pa.Array) -> Mask:
+    if kind.gate is None:
+        return np.ones(len(lines), dtype=np.bool_)
+    return np.asarray(pc.match_substring_regex(lines, kind.gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _by_stream(raw: Raw) -> Raw:
+    """The same rows with those of one stream together, in their order."""
+    stream = raw.rows["stream"].combine_chunks().to_numpy()
+    if np.all(np.diff(stream) >= 0):
+        return raw
+    return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
