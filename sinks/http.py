@@ -2,6 +2,7 @@
 
 import base64
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -54,8 +55,14 @@ class Endpoint:
         connections: int = 4,
         timeout_s: float = 10.0,
     ) -> None:
-        if ca_file is not None and not ca_file.is_file():
-            raise Misconfigured(f"ca_file: {ca_file} is no file; give the PEM bundle of the server's authority")
+        if ca_file is not None:
+            try:
+                ssl.create_default_context(cafile=ca_file)
+            except OSError as error:  # ssl.SSLError is one
+                said = error.strerror or error
+                raise Misconfigured(
+                    f"ca_file: {ca_file} cannot be read: {said}; give the PEM bundle of the server's authority"
+                ) from error
         self._url = url
         self._headers = dict(headers)
         self._basic = basic

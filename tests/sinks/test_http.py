@@ -99,7 +99,7 @@ def test_basic_authentication_takes_any_characters(plain: str, tmp_path: Path) -
     [
         ({"token": "file:/nowhere/token"}, "token: cannot read /nowhere/token.*check the path"),
         ({"headers": {"X-Key": "env:TAILRACE_NOT_SET"}}, "header X-Key: the environment variable TAILRACE_NOT_SET"),
-        ({"ca_file": Path("/nowhere/ca.pem")}, "ca_file: /nowhere/ca.pem is no file"),
+        ({"ca_file": Path("/nowhere/ca.pem")}, "ca_file: /nowhere/ca.pem cannot be read: No such file.*PEM bundle"),
     ],
 )
 def test_what_cannot_be_read_at_the_start_is_a_wrong_configuration(settings: dict[str, object], message: str) -> None:
