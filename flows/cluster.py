@@ -11,10 +11,10 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,13 @@ from flows.sources.drain import Drain
 from flows.sources.files import FilesSource
 from flows.sources.kafka import KafkaSource
 from flows.steps.reassemble import Reassembler
-from sinks.base import DeadLetterWriter, Delivery, Partition
-from sinks.console import ConsoleSink
+from sinks.base import DeadLetterWriter, Delivery, Partition, Site
 from sinks.dead_letter import DeadLetterSink, open_writer
-from sinks.loki import LokiSink
-from sinks.parquet import ParquetSink
+from sinks.registry import SINKS, sink
 
 log = logging.getLogger("tailrace.cluster")
 
 _PUBLISH_S = 1.0
-
-MakeSink = Callable[[Account], FixedPartitionedSink[Delivery, Any]]
 
 
 @dataclass(slots=True)
@@ -127,23 +123,23 @@ def build(runtime: Runtime) -> Dataflow:
     graph = Dataflow("tailrace")
     chunks = op.input("source", graph, _source(runtime, shards))
     deliveries = op.stateful_batch("tier", chunks, lambda state: TierLogic(runtime, state))
-    for name, (takes_noise, make) in _sinks(config, shards, writer).items():
-        sink = Accounted(name, shards, make, runtime.accounts, takes_noise, _report_difference)
-        op.output(name, deliveries, sink)
+    for name in SINKS:
+        section = getattr(config.sinks, name)
+        if section is not None:
+            make = partial(_make, name, section, config.tier.generation, shards, writer)
+            accounted = Accounted(
+                name, shards, make, runtime.accounts, getattr(section, "noise", False), _report_difference
+            )
+            op.output(name, deliveries, accounted)
     op.output("dead_letter", deliveries, DeadLetterSink(writer, shards))
     return graph
 
 
-def _sinks(config: Config, shards: list[str], writer: DeadLetterWriter) -> dict[str, tuple[bool, MakeSink]]:
-    sinks: dict[str, tuple[bool, MakeSink]] = {}
-    parquet, loki, console = config.sinks.parquet, config.sinks.loki, config.sinks.console
-    if parquet:
-        sinks["parquet"] = parquet.noise, lambda account: ParquetSink(parquet, config.tier.generation, shards, account)
-    if loki:
-        sinks["loki"] = False, lambda account: LokiSink(loki, shards, account, writer)
-    if console:
-        sinks["console"] = False, lambda account: ConsoleSink(console, shards, account)
-    return sinks
+def _make(
+    name: str, section: Any, generation: int, shards: list[str], writer: DeadLetterWriter, account: Account
+) -> FixedPartitionedSink[Delivery, Any]:
+    made: FixedPartitionedSink[Delivery, Any] = sink(name).at(section, Site(generation, shards, account, writer))
+    return made
 
 
 def _source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[tuple[str, Chunk], Any]:

@@ -70,3 +70,12 @@ class DeadLetterWriter(Protocol):
     """Stores dead letters durably before it returns. Thread-safe; blocks while its store is down."""
 
     def write(self, letters: Sequence[DeadLetter]) -> None: ...
+
+
+class Site(NamedTuple):
+    """Where a sink works: its layout's number, the shards of its process, its account, its way for what is rejected."""
+
+    generation: int
+    shards: Sequence[str]
+    account: Account
+    dead: DeadLetterWriter

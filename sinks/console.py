@@ -10,7 +10,7 @@ from bytewax.outputs import StatefulSinkPartition
 from pydantic import BaseModel, ConfigDict, Field
 
 from parsers.schema import LOG
-from sinks.base import Account, Delivery, Partition
+from sinks.base import Account, Delivery, Partition, Site
 from sinks.sharded import ShardedSink
 
 _HIDDEN = {"owned", "spans", "part"}
@@ -38,6 +38,14 @@ class ConsoleSink(ShardedSink[None]):
     ) -> None:
         super().__init__(shards)
         self._config, self._account, self._out = config, account, out or sys.stdout
+
+    @classmethod
+    def at(cls, config: ConsoleConfig, site: Site) -> "ConsoleSink":
+        """The sink of a site; see sinks.registry."""
+        return cls(config, site.shards, site.account)
+
+    def check(self) -> None:
+        """Standard output is always there."""
 
     def build_part(self, step_id: str, for_part: str, resume_state: None) -> "ConsolePart":  # noqa: ARG002 - Bytewax's signature
         return ConsolePart(self._config.rows, self._account, self._out)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from bytewax.outputs import StatefulSinkPartition
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sinks.base import MAX_DEAD_BYTES, Account, DeadLetter, DeadLetterWriter, Delivery, Part, Partition
+from sinks.base import MAX_DEAD_BYTES, Account, DeadLetter, DeadLetterWriter, Delivery, Part, Partition, Site
 from sinks.errors import Misconfigured, RetryLater
 from sinks.http import Endpoint
 from sinks.lane import Backoff, Gap, Lane
@@ -131,6 +131,11 @@ class LokiSink(ShardedSink[tuple[Gap, ...]]):
     def __init__(self, config: LokiConfig, shards: Sequence[str], account: Account, dead: DeadLetterWriter) -> None:
         super().__init__(shards)
         self._config, self._account, self._dead = config, account, dead
+
+    @classmethod
+    def at(cls, config: LokiConfig, site: Site) -> "LokiSink":
+        """The sink of a site; see sinks.registry."""
+        return cls(config, site.shards, site.account, site.dead)
 
     def check(self) -> None:
         """Raise Misconfigured unless Loki answers and lets us in. Sends an empty push, which stores nothing."""

@@ -22,7 +22,7 @@ from bytewax.outputs import StatefulSinkPartition
 from pydantic import BaseModel, ConfigDict, Field
 
 from parsers.schema import LOG
-from sinks.base import Account, Delivery
+from sinks.base import Account, Delivery, Site
 from sinks.errors import Misconfigured, SinkError
 from sinks.parquet_file import ParquetFile
 from sinks.sharded import ShardedSink
@@ -67,6 +67,11 @@ class ParquetSink(ShardedSink[int]):
         self._store = open_storage(config.storage)
         self._spool = _spool_directory(config)
         self._prefixes = {shard: checked(f"{LANDING}/g{generation:06d}/{shard}") for shard in shards}
+
+    @classmethod
+    def at(cls, config: ParquetConfig, site: Site) -> "ParquetSink":
+        """The sink of a site; see sinks.registry."""
+        return cls(config, site.generation, site.shards, site.account)
 
     def check(self) -> None:
         """Raise Misconfigured unless the store and the spool directory can be written."""

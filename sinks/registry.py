@@ -1,4 +1,8 @@
-"""Sinks by the name they have in the configuration. A new sink is one file, one line here, one test."""
+"""Sinks by the name of their section in the configuration. A new sink is one file, one line here, one test.
+
+A sink class has `at(config, site)`, which makes it, and `check()`, which raises Misconfigured when a person
+must act before it can work.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -6,7 +10,6 @@ from typing import Any
 SINKS: dict[str, str] = {
     "parquet": "sinks.parquet:ParquetSink",
     "loki": "sinks.loki:LokiSink",
-    "dead_letter": "sinks.dead_letter:DeadLetterSink",
     "console": "sinks.console:ConsoleSink",
 }
 

@@ -39,9 +39,7 @@ class StorageConfig(BaseModel):
     sse: Literal["AES256", "aws:kms"] | None = Field(None, description="Encryption that the server is asked for.")
     sse_kms_key_id: str | None = Field(None, description="Key for aws:kms; unset: the account's default key.")
     retry_for_s: float = Field(600, ge=0, description="How long one object is tried before the process gives up.")
-    timeout_s: float = Field(
-        10, gt=0, description="Longest wait for a connection; for an answer six times that."
-    )
+    timeout_s: float = Field(10, gt=0, description="Longest wait for a connection; for an answer six times that.")
     upload_threads: int = Field(4, ge=1, le=32, description="Parts of one object sent at the same time.")
 
 

@@ -11,9 +11,10 @@ from bytewax.outputs import FixedPartitionedSink
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.testing import TestingSource, run_main
 
-from sinks.base import Delivery
+from flows.config import SinksConfig
+from sinks.base import Delivery, Site
 from sinks.console import ConsoleConfig
-from sinks.dead_letter import DeadLetterConfig, open_writer
+from sinks.dead_letter import DeadLetterConfig, DeadLetterSink, open_writer
 from sinks.parquet import ParquetConfig
 from sinks.registry import SINKS, sink
 from sinks.storage import StorageConfig
@@ -24,6 +25,7 @@ from tests.sinks.test_dead_letter import letter
 @pytest.mark.parametrize("name", SINKS)
 def test_a_name_stands_for_a_sink_that_is_part_of_recovery(name: str) -> None:
     assert issubclass(sink(name), FixedPartitionedSink)
+    assert name in SinksConfig.model_fields
 
 
 def test_sinks_store_what_a_dataflow_sends_and_go_on_after_a_stop(
@@ -39,11 +41,11 @@ def test_sinks_store_what_a_dataflow_sends_and_go_on_after_a_stop(
     shards = ["0001", "0000"]
     graph = Dataflow("sinks")
     stream = op.input("source", graph, TestingSource(items))
-    archive = sink("parquet")(ParquetConfig(storage=local_storage), 1, shards, ledger)
-    op.output("parquet", stream, archive)
     writer = open_writer(DeadLetterConfig(storage=local_storage))
-    op.output("dead_letter", stream, sink("dead_letter")(writer, shards))
-    op.output("console", stream, sink("console")(ConsoleConfig(), shards, Ledger()))
+    archive = sink("parquet").at(ParquetConfig(storage=local_storage), Site(1, shards, ledger, writer))
+    op.output("parquet", stream, archive)
+    op.output("dead_letter", stream, DeadLetterSink(writer, shards))
+    op.output("console", stream, sink("console").at(ConsoleConfig(), Site(1, shards, Ledger(), writer)))
     (tmp_path / "recovery").mkdir()
     init_db_dir(tmp_path / "recovery", 1)
     for _ in range(2):
