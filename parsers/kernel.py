@@ -10,6 +10,7 @@ control bytes, bytes from 0x7f on and backslashes are `\xNN` (Documentation/ABI/
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ class _Open:
     json: bool = False
 
 
-class _KernelStream:
+class _KernelStream(ABC):
     """Holds one record until the next line shows that it is whole. Empty lines belong to nothing."""
 
     def __init__(self, stream: Stream) -> None:
@@ -108,17 +109,17 @@ class _KernelStream:
         """The text of a record whose lines are all there."""
         return "\n".join(opened.parts)
 
+    @abstractmethod
     def joins(self, text: str) -> bool:
         """The line belongs to the open record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, opened: _Open, text: str, flags: set[str]) -> None:
         """Add a line that joins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, opened: _Open, text: str, flags: set[str]) -> None:
         """Read the first line of a record."""
-        raise NotImplementedError
 
     def finish(self, record: Record) -> None:
         """Add what only a whole record shows."""

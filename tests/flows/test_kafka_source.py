@@ -28,6 +28,7 @@ from flows.steps.decode import DecodeConfig, decode
 from sinks.errors import Misconfigured
 from tests.services.kafka import Kafka
 from tests.services.process import free_port
+from tests.services.table import needs_real
 
 Headers = list[tuple[str, bytes]]
 Losses = list[tuple[str, int, int, int]]
@@ -194,8 +195,7 @@ def test_the_recovery_store_comes_before_the_group_and_the_group_before_the_star
 
 
 def test_latest_skips_what_is_there_and_is_settled_at_once(kafka: Kafka, build: Any) -> None:
-    if not kafka.real:
-        pytest.skip("tansu's watermarks lag behind")
+    needs_real(kafka, "where a topic ends: its watermarks lag")
     topic = kafka.topic()
     send(kafka, topic, *numbered(0, 10))
     part = build(topic, group=topic, start="latest")
@@ -227,8 +227,7 @@ def test_the_group_learns_offsets_only_after_their_epoch_is_committed(kafka: Kaf
 
 
 def test_deleted_messages_are_a_counted_loss_and_reading_goes_on(kafka: Kafka, build: Any) -> None:
-    if not kafka.real:
-        pytest.skip("tansu cannot delete records")
+    needs_real(kafka, "deleted records")
     topic = kafka.topic(2)
     send(kafka, topic, *numbered(0, 50), *numbered(0, 3, partition=1))
     admin = kafka.admin()
@@ -247,8 +246,7 @@ def test_deleted_messages_are_a_counted_loss_and_reading_goes_on(kafka: Kafka, b
 def test_a_topic_made_anew_is_read_from_its_beginning(
     kafka: Kafka, build: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if not kafka.real:
-        pytest.skip("tansu does not answer out-of-range fetches")
+    needs_real(kafka, "offsets out of range")
     topic = kafka.topic()
     send(kafka, topic, *numbered(0, 3))
     losses: Losses = []

@@ -11,6 +11,7 @@ from flows import topics as module
 from flows.topics import main
 from tests.services.kafka import Kafka
 from tests.services.process import free_port
+from tests.services.table import needs_real
 
 Configure = Callable[..., Path]
 
@@ -67,8 +68,7 @@ def test_missing_topics_are_named_then_made(
 def test_wrong_settings_are_named_then_corrected(
     kafka: Kafka, configure: Configure, own_names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not kafka.real:
-        pytest.skip("tansu does not compare settings of topics")
+    needs_real(kafka, "settings of topics")
     config = str(configure("logs.slurm"))
     assert main(["--config", config, "--apply", "--partitions", "1"]) == 0
     name = own_names + "logs.slurm"

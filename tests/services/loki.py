@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -60,7 +61,7 @@ def _get(url: str, **parameters: str) -> bytes:
     return answer.data
 
 
-class _Queried:
+class _Queried(ABC):
     """A store that is asked over HTTP."""
 
     def __init__(self, name: str, url: str, base: str, used: str) -> None:
@@ -74,8 +75,8 @@ class _Queried:
                 return found
             time.sleep(0.2)
 
-    def _query(self, labels: dict[str, str]) -> list[Stored]:
-        raise NotImplementedError
+    @abstractmethod
+    def _query(self, labels: dict[str, str]) -> list[Stored]: ...
 
 
 def _selector(labels: dict[str, str]) -> str:

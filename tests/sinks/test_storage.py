@@ -12,6 +12,7 @@ import pytest
 from sinks.errors import Misconfigured, RetryLater
 from sinks.storage import StorageConfig, open_storage
 from tests.services.process import free_port
+from tests.services.table import needs_real
 
 
 def test_an_object_is_read_back_listed_and_found(storage: StorageConfig) -> None:
@@ -100,8 +101,7 @@ def test_check_names_a_missing_bucket(s3_storage: StorageConfig) -> None:
 def test_check_names_a_denied_credential_and_keeps_it_secret(
     s3_storage: StorageConfig, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not s3.real:
-        pytest.skip("the substitute takes any key")
+    needs_real(s3, "a denied key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret-51")
     with pytest.raises(Misconfigured, match=r"correct the secret key|allow these credentials") as caught:
         open_storage(s3_storage).check()
