@@ -91,7 +91,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
         return None
 
     def snapshot(self) -> bytes:
-        self._metrics.epoch_ended()
+        self._metrics.epoch_ended(id(self._pipeline))
         self._publish()
         return pickle.dumps(self._pipeline.state())
 

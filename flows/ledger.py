@@ -7,6 +7,7 @@ half is here: whatever a sink is offered in an epoch must be delivered, dead or 
 epoch ends. Totals are part of each sink's snapshot, so they hold over restarts.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from sinks.base import Delivery, Partition
 from sinks.sharded import ShardedSink
 
+log = logging.getLogger("tailrace.ledger")
+
 FATES = ("delivered", "dead", "gapped")
 
 
@@ -28,6 +31,7 @@ class Account:
     offered: Counter[Partition] = field(default_factory=Counter)
     fates: dict[str, Counter[Partition]] = field(default_factory=lambda: {fate: Counter() for fate in FATES})
     dropped: Counter[str] = field(default_factory=Counter)
+    restored: dict[str, int] = field(default_factory=dict)  # sums by fate that it began with
     lock: Lock = field(default_factory=Lock)
 
     def __call__(self, fate: str, lines: dict[Partition, int], rule: str = "") -> None:
@@ -54,6 +58,7 @@ class Account:
             self.offered = Counter(state["offered"])
             self.fates = {fate: Counter(lines) for fate, lines in state["fates"].items()}
             self.dropped = Counter(state["dropped"])
+            self.restored = _sums(state)
 
     def difference(self) -> dict[Partition, int]:
         """Lines offered that are neither delivered, dead, dropped nor gapped (negative: answered for twice)."""
@@ -74,16 +79,26 @@ class Accounts:
         return self._accounts.setdefault((sink, shard), Account())
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Lines by sink and fate, with `offered` and `difference`."""
+        """Lines by sink and fate, with `offered` and `difference`, over all restarts."""
         totals: dict[str, Counter[str]] = {}
         for (sink, _), account in list(self._accounts.items()):
-            state = account.state()
             total = totals.setdefault(sink, Counter())
-            total["offered"] += sum(state["offered"].values())
-            for fate, lines in state["fates"].items():
-                total[fate] += sum(lines.values())
+            total.update(_sums(account.state()))
             total["difference"] += sum(abs(lines) for lines in account.difference().values())
         return {sink: dict(total) for sink, total in totals.items()}
+
+    def before(self) -> dict[str, dict[str, int]]:
+        """The same without `difference`, as this process began."""
+        totals: dict[str, Counter[str]] = {}
+        for (sink, _), account in list(self._accounts.items()):
+            totals.setdefault(sink, Counter()).update(account.restored)
+        return {sink: dict(total) for sink, total in totals.items()}
+
+
+def _sums(state: dict[str, Any]) -> dict[str, int]:
+    return {"offered": sum(state["offered"].values())} | {
+        fate: sum(lines.values()) for fate, lines in state["fates"].items()
+    }
 
 
 class Accounted(ShardedSink[Any]):
@@ -148,4 +163,8 @@ class _AccountedPart(StatefulSinkPartition[Delivery, Any]):
         return state, self._account.state()
 
     def close(self) -> None:
-        self._inner.close()
+        """Close the sink. An error is logged only: Bytewax would abort the process, and hide the error it ends for."""
+        try:
+            self._inner.close()
+        except Exception:
+            log.exception("closing a sink failed")

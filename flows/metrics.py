@@ -1,25 +1,23 @@
-"""Metrics and health of one process, served with prometheus-client.
+"""Metrics of one process, as prometheus-client takes them.
 
 All series are bounded: labels are sinks, fates, rules, reasons, topics and partitions, never values
-from log lines.
+from log lines. Counters begin at 0 with the process, as Prometheus expects: after a kill the ledger goes
+back to its snapshot, which `rate()` would take for a reset. The ledger itself, over all restarts, is a gauge.
 """
 
-import errno
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flows.ledger import Accounts
+from flows.ledger import FATES, Accounts
 from flows.pipeline import Counts, Pipeline
-from sinks.errors import Misconfigured
+
+_MAX_PLACES = 1_000  # topics and partitions that have a series of their own
 
 
 class Published(NamedTuple):
@@ -38,8 +36,10 @@ class Metrics:
     accounts: Accounts
     registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry())
     published: dict[int, Published] = field(default_factory=dict)
+    restored: dict[int, Published] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     last_epoch: float | None = None
+    epochs: dict[int, float] = field(default_factory=dict)  # when each shard ended its last one
     lost: Counter = field(init=False)
     dead: Counter = field(init=False)
     batch_lines: Histogram = field(init=False)
@@ -68,36 +68,45 @@ class Metrics:
         )
         self.registry.register(_LedgerCollector(self))
 
-    def epoch_ended(self) -> None:
-        """Called at each snapshot; health and readiness rest on it."""
+    def epoch_ended(self, shard: int = 0) -> None:
+        """Called at each snapshot of each shard (any number of its own); health and readiness rest on it."""
         now = time.monotonic()
-        if self.last_epoch is not None:
-            self.epoch_seconds.set(now - self.last_epoch)
-        self.last_epoch = now
+        if shard in self.epochs:
+            self.epoch_seconds.set(now - self.epochs[shard])
+        self.epochs[shard] = self.last_epoch = now
 
     def silent_s(self) -> float:
         """Seconds since the last epoch ended, or since the start."""
         return time.monotonic() - (self.started if self.last_epoch is None else self.last_epoch)
 
     def publish(self, pipeline: Pipeline) -> None:
-        """Take a copy of the pipeline's counts: scrapes run in another thread."""
+        """Take a copy of the pipeline's counts: scrapes run in another thread. The first ones are the base."""
         counts = Counts()
         counts.add(pipeline.counts)
         held = sum(pipeline.streams.held().values())
-        self.published[id(pipeline)] = Published(counts, held, pipeline.unbalanced, pipeline.streams.evicted)
+        published = Published(counts, held, pipeline.unbalanced, pipeline.streams.evicted)
+        self.restored.setdefault(id(pipeline), published)
+        self.published[id(pipeline)] = published
 
     def totals(self) -> Published:
-        """The published counts of all shards together."""
-        whole = Counts()
-        parts = list(self.published.values())
-        for part in parts:
-            whole.add(part.counts)
-        return Published(
-            whole,
-            sum(part.held for part in parts),
-            sum(part.unbalanced for part in parts),
-            sum(part.evicted for part in parts),
-        )
+        """The published counts of all shards together, over all restarts."""
+        return _together(list(self.published.values()))
+
+    def before(self) -> Published:
+        """The counts that this process began with."""
+        return _together(list(self.restored.values()))
+
+
+def _together(parts: Sequence[Published]) -> Published:
+    whole = Counts()
+    for part in parts:
+        whole.add(part.counts)
+    return Published(
+        whole,
+        sum(part.held for part in parts),
+        sum(part.unbalanced for part in parts),
+        sum(part.evicted for part in parts),
+    )
 
 
 class _LedgerCollector(Collector):
@@ -107,88 +116,77 @@ class _LedgerCollector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        counts, held, unbalanced, evicted = self._metrics.totals()
+        yield from self._lines()
+        yield from self._sinks()
+        yield from self._ledger()
+
+    def _lines(self) -> Iterator[Metric]:
+        now, before = self._metrics.totals(), self._metrics.before()
         read = CounterMetricFamily("tailrace_lines_read", "Physical lines read.", labels=["topic", "partition"])
-        for (topic, partition), lines in sorted(counts.read.items()):
-            read.add_metric([topic, str(partition)], lines)
+        places = sorted(now.counts.read)
+        if len(places) > _MAX_PLACES:  # the file source has a topic for every file
+            read.add_metric(["", ""], now.counts.read.total() - before.counts.read.total())
+        else:
+            for topic, partition in places:
+                lines = now.counts.read[topic, partition] - before.counts.read[topic, partition]
+                read.add_metric([topic, str(partition)], lines)
+        yield read
         dropped = CounterMetricFamily("tailrace_lines_dropped", "Lines dropped by a named rule.", labels=["rule"])
-        for rule, by_partition in sorted(counts.dropped.items()):
-            dropped.add_metric([rule], by_partition.total())
+        for rule in sorted(now.counts.dropped):
+            known = before.counts.dropped.get(rule)
+            dropped.add_metric([rule], now.counts.dropped[rule].total() - (known.total() if known else 0))
+        yield dropped
+        for name, text, count in (
+            ("lines_kept", "Lines kept by the noise rules.", now.counts.kept.total() - before.counts.kept.total()),
+            (
+                "messages_empty",
+                "Messages without any line.",
+                now.counts.messages_empty.total() - before.counts.messages_empty.total(),
+            ),
+            ("streams_evicted", "Streams flushed early for space.", now.evicted - before.evicted),
+            (
+                "ledger_unbalanced_lines",
+                "Lines the pipeline cannot account for: above 0 is an error.",
+                now.unbalanced - before.unbalanced,
+            ),
+        ):
+            yield CounterMetricFamily(f"tailrace_{name}", text, value=count)
+        yield GaugeMetricFamily("tailrace_lines_held", "Lines held for the rest of their record.", value=now.held)
+
+    def _sinks(self) -> Iterator[Metric]:
         fates = CounterMetricFamily("tailrace_sink_lines", "What became of lines, by sink.", labels=["sink", "fate"])
         gaps = GaugeMetricFamily("tailrace_sink_gap_lines", "Lines in the gap list of a sink.", labels=["sink"])
-        difference = GaugeMetricFamily(
+        in_flight = GaugeMetricFamily(
             "tailrace_ledger_in_flight_lines",
             "Lines offered to a sink and not yet answered for; above 0 after an epoch's end is an error.",
             labels=["sink"],
         )
+        before = self._metrics.accounts.before()
         for sink, totals in self._metrics.accounts.totals().items():
+            began = before.get(sink, {})
             for fate in ("offered", "delivered", "dropped", "dead"):
-                fates.add_metric([sink, fate], totals.get(fate, 0))
-            gaps.add_metric([sink], totals.get("gapped", 0))
-            difference.add_metric([sink], totals["difference"])
-        yield from (read, dropped, fates, gaps, difference)
-        yield CounterMetricFamily("tailrace_lines_kept", "Lines kept by the noise rules.", value=counts.kept.total())
-        yield CounterMetricFamily(
-            "tailrace_messages_empty", "Messages without any line.", value=counts.messages_empty.total()
+                fates.add_metric([sink, fate], totals.get(fate, 0) - began.get(fate, 0))
+            gaps.add_metric([sink], totals["gapped"])
+            in_flight.add_metric([sink], totals["difference"])
+        yield from (fates, gaps, in_flight)
+
+    def _ledger(self) -> Iterator[Metric]:
+        ledger = GaugeMetricFamily(
+            "tailrace_ledger_lines",
+            "The ledger over all restarts: read = kept + dropped + dead + held, offered = sum of its fates.",
+            labels=["sink", "fate"],
         )
-        yield CounterMetricFamily("tailrace_streams_evicted", "Streams flushed early for space.", value=evicted)
-        yield CounterMetricFamily(
-            "tailrace_ledger_unbalanced_lines", "Lines the pipeline cannot account for.", value=unbalanced
-        )
-        yield GaugeMetricFamily("tailrace_lines_held", "Lines held for the rest of their record.", value=held)
-
-
-Reason = Callable[[], str | None]
-
-
-def check(host: str, port: int) -> None:
-    """Raise Misconfigured unless the address can be listened on."""
-    _listen(host, port, BaseHTTPRequestHandler).server_close()
-
-
-def serve(host: str, port: int, metrics: Metrics, stuck: Reason, not_ready: Reason) -> ThreadingHTTPServer:
-    """Serve /metrics, /healthz and /readyz until the process ends.
-
-    `stuck` and `not_ready` give the reason for a 503 of /healthz and /readyz, or None. Raises Misconfigured
-    when the address cannot be listened on.
-    """
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
-            elif self.path == "/healthz":
-                self._judge("healthy", stuck())
-            elif self.path == "/readyz":
-                self._judge("ready", not_ready())
-            else:
-                self._answer(404, b"known paths: /metrics /healthz /readyz\n", "text/plain")
-
-        def _judge(self, name: str, reason: str | None) -> None:
-            body = json.dumps({name: reason is None, "reason": reason}).encode() + b"\n"
-            self._answer(200 if reason is None else 503, body, "application/json")
-
-        def _answer(self, status: int, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are no events."""
-
-    server = _listen(host, port, Handler)
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
-    return server
-
-
-def _listen(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    try:
-        server = ThreadingHTTPServer((host, port), handler)
-    except OSError as error:
-        known = {errno.EADDRINUSE: "something listens there already; end it, or change http.port"}
-        advice = known.get(error.errno or 0, "set http.host to an address of this machine, or change http.port")
-        raise Misconfigured(f"http: cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
-    server.daemon_threads = True
-    return server
+        counts, held, _, _ = self._metrics.totals()
+        pipeline = {
+            "read": counts.read.total(),
+            "kept": counts.kept.total(),
+            "dropped": sum(lines.total() for lines in counts.dropped.values()),
+            "dead": counts.dead.total(),
+            "held": held,
+        }
+        for fate, lines in pipeline.items():
+            ledger.add_metric(["", fate], lines)
+        for sink, totals in self._metrics.accounts.totals().items():
+            for fate in ("offered", *FATES, "dropped"):
+                ledger.add_metric([sink, fate], totals.get(fate, 0))
+        yield ledger

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from urllib3.exceptions import SSLError
 
-from flows import metrics, recovery
+from flows import recovery, serving
 from flows.config import Config
 from flows.sources.broker import partitions
 from flows.sources.files import FilesSource
@@ -23,7 +23,7 @@ def checks(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
     kafka, files, parquet, loki = config.source.kafka, config.source.files, config.sinks.parquet, config.sinks.loki
     shards, http = config.tier.own_shards(), config.http
     if http.port:
-        yield f"HTTP at {http.host}:{http.port}", lambda: metrics.check(http.host, http.port)
+        yield f"HTTP at {http.host}:{http.port}", lambda: serving.check(http.host, http.port)
     if config.recovery.dir:
         yield f"recovery store in {config.recovery.dir}", lambda: recovery.check(config)
     writer = open_writer(config.dead_letter)

@@ -17,8 +17,8 @@ from flows import log as own_log
 from flows import recovery
 from flows.cluster import Runtime, build
 from flows.config import Config, load, shown
-from flows.metrics import serve
 from flows.preflight import checks, require
+from flows.serving import serve
 from flows.shutdown import on_signals
 from sinks.errors import Misconfigured, SinkError
 
@@ -71,7 +71,11 @@ def execute(config: Config, runtime: "Runtime | None" = None) -> int:
     server = None
     if config.http.port:
         server = serve(
-            config.http.host, config.http.port, runtime.metrics, lambda: _stuck(runtime), lambda: _not_ready(runtime)
+            config.http.host,
+            config.http.port,
+            runtime.metrics.registry,
+            lambda: _stuck(runtime),
+            lambda: _not_ready(runtime),
         )
         log.info(
             "serving /metrics, /healthz and /readyz", extra={"address": "{}:{}".format(*server.server_address[:2])}

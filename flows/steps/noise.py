@@ -11,7 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from parsers.nccl_noise import RULES
 from parsers.schema import ENVELOPE
 
-NOISE_IDS = (*(rule["id"] for rule in RULES["noise"]), "N25", "progress")
+# All ids that a parser gives a record: section 7 of the field dictionary.
+NOISE_IDS = (
+    *(rule["id"] for rule in RULES["noise"]),
+    *("N25", "N26", "progress", "torch_shutdown", "torch_options", "nvrm_crash_dump", "mlx5_access_reg"),
+)
 
 
 class NoiseConfig(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.services.kafka import Kafka
 
@@ -20,6 +20,12 @@ WAIT_S = 60.0  # what a test may wait for a process; it never does unless it is 
 COMMAND = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())"]
 
 Values = Mapping[str, Any]
+
+_STARTING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 def toml(values: Values) -> str:
@@ -70,13 +76,13 @@ class Tier:
 
     def start(self) -> "Tier":
         """Start it, or start it again."""
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 [*COMMAND, "run", "--config", str(self.config)],
                 cwd=self.home,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=log,
             )
         return self
@@ -150,7 +156,15 @@ def rows(archive: Path, directory: str) -> list[dict[str, Any]]:
 def committed(kafka: Kafka, group: str, *places: tuple[str, int]) -> list[int]:
     """Offsets of a consumer group; negative where it has none."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    deadline = time.monotonic() + WAIT_S
     try:
-        return [found.offset for found in consumer.committed([TopicPartition(*place) for place in places], WAIT_S)]
+        while True:
+            try:
+                found = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
+                return [place.offset for place in found]
+            except KafkaException as error:  # the broker has only begun to look after this group
+                if error.args[0].code() not in _STARTING or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
     finally:
         consumer.close()
