@@ -155,7 +155,7 @@ class KmsgStream(_KernelStream):
             fields |= {"app": tag[1], "pid": int(tag[2]) or None}
         opened.parts.append(body)
 
-    def finish(self, record: Record) -> None:  # noqa: B027 - most carriers have nothing to add
+    def finish(self, record: Record) -> None:
         if "unparsed" not in record.flags:
             record.body = record.fields["message"]
 
