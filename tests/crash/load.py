@@ -162,6 +162,7 @@ def produce(bootstrap: str, rate: int, seconds: float, topics: list[str]) -> dic
             "bootstrap.servers": bootstrap,
             "compression.type": "lz4",
             "linger.ms": 10,
+            "log_level": 2,  # retries are no news
             "enable.idempotence": True,
             "queue.buffering.max.kbytes": 262_144,
         }
