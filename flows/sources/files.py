@@ -13,6 +13,7 @@ import re
 import select
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from flows.batch import Chunk, Headers
 from flows.sources.chunks import about_lines, now_ms, tick
 from flows.sources.drain import Drain
 from flows.steps.kinds import JOBS, kind_of_path
+from parsers.clock import zone
 from sinks.errors import Misconfigured
 
 log = logging.getLogger("tailrace.files")
@@ -33,6 +35,7 @@ log = logging.getLogger("tailrace.files")
 STDIN = "-"
 _SHARD = "0000"
 _BLOCK = 128 << 10
+_TICK_S = 1.0
 _PACKED = (".gz", ".xz", ".zst", ".bz2", ".zip")
 
 
@@ -60,6 +63,11 @@ class FilesConfig(BaseModel):
         if kind is not None and kind not in JOBS:
             raise ValueError(f"unknown kind {kind}; kinds are {', '.join(sorted(JOBS))}")
         return kind
+
+    @field_validator("tz")
+    @classmethod
+    def _known_zone(cls, tz: str | None) -> str | None:
+        return None if tz is None else zone(tz).key
 
     @field_validator("node_regex")
     @classmethod
@@ -114,6 +122,7 @@ class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
         self._files = files[start:]
         self._reader: _Reader | None = None
         self._closed_epoch = self._draining = self._idle = False
+        self._last_chunk = time.monotonic()
         drain.enter(_SHARD)
 
     def next_batch(self) -> Iterable[tuple[str, Chunk]]:
@@ -131,7 +140,12 @@ class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
         if chunk is None and not self._files:
             self._position = self._position._replace(ended=True)
             chunk = tick([], ended=True)
-        return [] if chunk is None else [(_SHARD, chunk)]
+        if chunk is None:
+            if time.monotonic() - self._last_chunk < _TICK_S:
+                return []
+            chunk = tick([])  # a silent pipe: what is held must be released all the same
+        self._last_chunk = time.monotonic()
+        return [(_SHARD, chunk)]
 
     def next_awake(self) -> datetime | None:
         return datetime.now(UTC) + timedelta(milliseconds=10) if self._idle else None

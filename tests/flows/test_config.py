@@ -58,6 +58,7 @@ def refusal(tmp_path: Path, text: str, **environment: str) -> str:
         (KAFKA + "[noise]\nkeep = ['N99']", "noise.keep: unknown noise rule N99; rules are N01,"),
         (KAFKA + "[noise]\nexempt = {nccl_debg = 'TRACE'}", "noise.exempt: unknown header nccl_debg; did you mean ncc"),
         ("[source.files]\nnode_regex = '('", "source.files.node_regex: '(' is no regular expression: missing )"),
+        ("[source.files]\ntz = 'Mars'", "source.files.tz: unknown time zone 'Mars'; use an IANA name"),
         ("[source.files]\nnode_regex = 'x'", "source.files.node_regex: 'x' has no group"),
         (KAFKA + "[sinks.loki]\nurl = 'loki'", "sinks.loki.url: must look like http://loki:3100 or https://"),
         (KAFKA + "[sinks.loki]\nusername = 'a'", "sinks.loki: username and password_file go together"),

@@ -140,6 +140,11 @@ def test_standard_input_is_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
         reading = part(FilesConfig(paths=["-"], kind="training"))
         assert list(reading.next_batch()) == []
         assert reading.next_awake() is not None
+        with monkeypatch.context() as patience:
+            patience.setattr("flows.sources.files._TICK_S", 0.0)
+            ((_, silent),) = reading.next_batch()  # only the time, so that what is held does not wait for a line
+        assert not silent.values
+        assert not silent.ended
         writer.write(b"a\nb")
         writer.flush()
         (batch,) = reading.next_batch()
@@ -207,7 +212,9 @@ def test_what_cannot_be_read_is_said_before_anything_is_read(
         FilesSource(FilesConfig(paths=paths))
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "kmsgg"}, {"node_regex": "("}, {"node_regex": "x"}, {"path": "x"}])
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "kmsgg"}, {"node_regex": "("}, {"node_regex": "x"}, {"tz": "Mars"}, {"path": "x"}]
+)
 def test_a_wrong_configuration_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FilesConfig.model_validate(wrong)
