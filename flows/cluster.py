@@ -70,6 +70,8 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
             tier.cluster,
             runtime.config.noise,
             Reassembler(max_age_ms=tier.max_age_ms),
+            runtime.config.labels,
+            tier.shards if kafka else 1,
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store
@@ -91,6 +93,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
 
     def snapshot(self) -> bytes:
         self._metrics.epoch_ended()
+        self._end_epoch()
         self._publish()
         return pickle.dumps(self._pipeline.state())
 
@@ -108,6 +111,16 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
         if time.monotonic() - self._published > _PUBLISH_S:
             self._publish()
         return delivery
+
+    def _end_epoch(self) -> None:
+        """Let the pipeline take up new labels; a repeat starts from the state taken after that."""
+        over = self._pipeline.end_epoch()
+        if over:
+            log.warning(
+                "labels over their budget: these values are structured metadata until there is room; let the owner use "
+                "fewer, or raise the limit in [labels]",
+                extra={"records": {f"{label} of {owner}": records for (label, owner), records in over.most_common(5)}},
+            )
 
     def _publish(self) -> None:
         self._published = time.monotonic()

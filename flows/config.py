@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flows.sources.files import FilesConfig
 from flows.sources.kafka import KafkaConfig
 from flows.steps.decode import DecodeConfig
+from flows.steps.label_limits import LabelsConfig
 from flows.steps.noise import NoiseConfig
 from sinks.console import ConsoleConfig
 from sinks.dead_letter import DeadLetterConfig
@@ -108,6 +109,7 @@ class Config(Section):
     source: SourceConfig = Field(description="Where lines come from.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Forms of messages.")
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig(), description="What is dropped.")
+    labels: LabelsConfig = Field(default_factory=lambda: LabelsConfig(), description="Room for labels and streams.")
     sinks: SinksConfig = Field(default_factory=lambda: SinksConfig(), description="Where records go.")
     dead_letter: DeadLetterConfig = Field(default_factory=lambda: DeadLetterConfig(), description="What fits nowhere.")
     recovery: RecoveryConfig = Field(default_factory=lambda: RecoveryConfig(), description="Positions and states.")

@@ -145,8 +145,8 @@ class _AccountedPart(StatefulSinkPartition[Delivery, Any]):
             return
         self._account.offer(lines)
         if not self._takes_noise:
-            for rule, rows in by_rule(noise):
-                self._account("dropped", by_partition(rows, "owned"), rule)
+            for rule, dropped in by_rule(noise).items():
+                self._account("dropped", dropped, rule)
 
     def snapshot(self) -> Any:
         state = self._inner.snapshot()

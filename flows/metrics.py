@@ -1,7 +1,7 @@
 """Metrics and health of one process, served with prometheus-client.
 
 All series are bounded: labels are sinks, fates, rules, reasons, topics and partitions, never values
-from log lines.
+from log lines; of owners of labels and of tenants so many are named as budgets keep apart.
 """
 
 import errno
@@ -29,6 +29,8 @@ class Published(NamedTuple):
     held: int
     unbalanced: int
     evicted: int
+    demoted: dict[tuple[str, str], int]
+    active: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -84,19 +86,34 @@ class Metrics:
         counts = Counts()
         counts.add(pipeline.counts)
         held = sum(pipeline.streams.held().values())
-        self.published[id(pipeline)] = Published(counts, held, pipeline.unbalanced, pipeline.streams.evicted)
+        self.published[id(pipeline)] = Published(
+            counts,
+            held,
+            pipeline.unbalanced,
+            pipeline.streams.evicted,
+            dict(pipeline.budgets.overflow),
+            pipeline.budgets.active,
+        )
 
     def totals(self) -> Published:
         """The published counts of all shards together."""
         whole = Counts()
+        demoted: dict[tuple[str, str], int] = {}
+        active: dict[str, int] = {}
         parts = list(self.published.values())
         for part in parts:
             whole.add(part.counts)
+            for key, records in part.demoted.items():
+                demoted[key] = demoted.get(key, 0) + records
+            for tenant, streams in part.active.items():
+                active[tenant] = active.get(tenant, 0) + streams
         return Published(
             whole,
             sum(part.held for part in parts),
             sum(part.unbalanced for part in parts),
             sum(part.evicted for part in parts),
+            demoted,
+            active,
         )
 
 
@@ -107,7 +124,7 @@ class _LedgerCollector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        counts, held, unbalanced, evicted = self._metrics.totals()
+        counts, held, unbalanced, evicted, demotions, active = self._metrics.totals()
         read = CounterMetricFamily("tailrace_lines_read", "Physical lines read.", labels=["topic", "partition"])
         for (topic, partition), lines in sorted(counts.read.items()):
             read.add_metric([topic, str(partition)], lines)
@@ -126,7 +143,24 @@ class _LedgerCollector(Collector):
                 fates.add_metric([sink, fate], totals.get(fate, 0))
             gaps.add_metric([sink], totals.get("gapped", 0))
             difference.add_metric([sink], totals["difference"])
-        yield from (read, dropped, fates, gaps, difference)
+        demoted = CounterMetricFamily(
+            "tailrace_label_demotions",
+            "Records of which a label found no room, by label and owner (the worst 100 of each label by name).",
+            labels=["label", "owner"],
+        )
+        for key, records in sorted(demotions.items()):
+            demoted.add_metric(key, records)
+        streams = GaugeMetricFamily(
+            "tailrace_streams_active", "Streams of the last hour that the budget counts, by tenant.", labels=["tenant"]
+        )
+        for tenant, number in sorted(active.items()):
+            streams.add_metric([tenant], number)
+        synthetic = CounterMetricFamily(
+            "tailrace_records_synthetic", "Records that stand for no line, by kind.", labels=["kind"]
+        )
+        for kind, number in sorted(counts.synthetic.items()):
+            synthetic.add_metric([kind], number)
+        yield from (read, dropped, fates, gaps, difference, demoted, streams, synthetic)
         yield CounterMetricFamily("tailrace_lines_kept", "Lines kept by the noise rules.", value=counts.kept.total())
         yield CounterMetricFamily(
             "tailrace_messages_empty", "Messages without any line.", value=counts.messages_empty.total()

@@ -14,11 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.batch import Chunk, Raw
+from flows.steps import summaries
+from flows.steps.budgets import Budgets
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
+from flows.steps.label_limits import LabelsConfig
+from flows.steps.labelling import label
 from flows.steps.labels import LabelSets, distinct
 from flows.steps.noise import NoiseConfig
-from flows.steps.reassemble import Finished, Mask, Reassembler
+from flows.steps.reassemble import Finished, Mask, Reassembler, whole
+from flows.steps.summaries import Summaries
 from parsers.header import Header
 from parsers.record import Parser
 from parsers.registry import parser
@@ -29,20 +34,24 @@ _NO_ROWS = ROWS.empty_table()
 
 @dataclass(slots=True)
 class Counts:
-    """Physical lines of one chunk or of a whole run, by (topic, partition); rules by name."""
+    """Physical lines of one chunk or of a whole run, by (topic, partition); rules by name.
+
+    `synthetic` counts records that stand for no line, by kind; they are in none of the others.
+    """
 
     read: Counter[Partition] = field(default_factory=Counter)
     kept: Counter[Partition] = field(default_factory=Counter)
     dropped: dict[str, Counter[Partition]] = field(default_factory=dict)
     dead: Counter[Partition] = field(default_factory=Counter)
     messages_empty: Counter[Partition] = field(default_factory=Counter)
+    synthetic: Counter[str] = field(default_factory=Counter)
 
     def drop(self, rule: str, lines: Counter[Partition]) -> None:
         if lines:
             self.dropped.setdefault(rule, Counter()).update(lines)
 
     def add(self, other: "Counts") -> None:
-        for name in ("read", "kept", "dead", "messages_empty"):
+        for name in ("read", "kept", "dead", "messages_empty", "synthetic"):
             getattr(self, name).update(getattr(other, name))
         for rule, lines in other.dropped.items():
             self.drop(rule, lines)
@@ -50,24 +59,47 @@ class Counts:
 
 @dataclass(slots=True)
 class Pipeline:
-    """State and steps of one shard."""
+    """State and steps of one of `shards` shards."""
 
     decode: DecodeConfig
     cluster: str = ""
     noise: NoiseConfig = field(default_factory=lambda: NoiseConfig())
     streams: Reassembler = field(default_factory=Reassembler)
+    labels: LabelsConfig = field(default_factory=lambda: LabelsConfig())
+    shards: int = 1
+    budgets: Budgets = field(init=False)
+    summaries: Summaries = field(init=False)
     counts: Counts = field(default_factory=Counts)
     unbalanced: int = 0
     clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.budgets = Budgets(self.labels, self.cluster, self.shards)
+        self.summaries = Summaries(self.noise.summary_s, self.cluster)
+
     def state(self) -> dict[str, Any]:
         """What must survive a restart; configuration is not part of it."""
-        return {"streams": self.streams.streams, "counts": self.counts, "unbalanced": self.unbalanced}
+        return {
+            "streams": self.streams.streams,
+            "counts": self.counts,
+            "unbalanced": self.unbalanced,
+            "budgets": self.budgets.state(),
+            "summaries": (self.summaries.groups, self.summaries.closed),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where the snapshot was taken."""
         self.streams.streams = state["streams"]
         self.counts, self.unbalanced = state["counts"], state["unbalanced"]
+        self.budgets.restore(state["budgets"])
+        self.summaries.groups, self.summaries.closed = state["summaries"]
+
+    def end_epoch(self) -> Counter[tuple[str, str]]:
+        """To be called before the state is taken for the snapshot that ends an epoch.
+
+        Returns the records of the epoch that had a label demoted for want of room, by (label, owner).
+        """
+        return self.budgets.end_epoch()
 
     def process(self, chunk: Chunk) -> tuple[Delivery, Counts]:
         """Take a chunk (or a tick) through all steps; returns what the sinks get and this chunk's counts."""
@@ -80,17 +112,21 @@ class Pipeline:
             counts.dead[letter.topic, letter.partition] += letter.lines
         counts.messages_empty.update(decoded.empty)
         waiting: dict[str, list[Finished]] = {}
-        for done in self.streams.tick(self._tell_time(chunk)):
+        clocks = self._tell_time(chunk)
+        for done in self.streams.tick(clocks):
             waiting.setdefault(done.kind, []).append(done)
-        for raw in decoded.raws:
+        for raw in label(chunk, decoded.raws, self.budgets):
             counts.read.update(by_partition(raw.rows))
             delivery.parts.append(self._parse(raw, waiting.pop(raw.kind, [])))
         if chunk.ended:
             for done in self.streams.flush():
                 waiting.setdefault(done.kind, []).append(done)
         for kind, finished in waiting.items():
-            delivery.parts.append(self._part(kind, [], [], finished, LabelSets(kind, self.cluster)))
+            delivery.parts.append(self._part(kind, [], [], finished, LabelSets(kind)))
         self._settle(delivery, counts, held_before)
+        if summed := self.summaries.close(clocks, chunk.ended):
+            delivery.parts.append(self._part(summaries.KIND, [], [], summed, LabelSets(summaries.KIND)))
+            counts.synthetic[summaries.KIND] += len(summed)
         return delivery, counts
 
     def _tell_time(self, chunk: Chunk) -> dict[Partition, int]:
@@ -105,6 +141,8 @@ class Pipeline:
                 self.clocks[chunk.topics[number], partition] = (int(newest), chunk.now_ms)
         for key in self.streams.streams:
             self.clocks.setdefault(key[:2], (self.streams.streams[key].last_ms, chunk.now_ms))
+        for place, newest_ms in self.summaries.open():
+            self.clocks.setdefault(place, (newest_ms, chunk.now_ms))
         return {place: newest + max(chunk.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
 
     def _parse(self, raw: Raw, waiting: list[Finished]) -> Part:
@@ -122,11 +160,13 @@ class Pipeline:
         if header.rich is not None:
             rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
         finished, taken = self.streams.feed(raw, gated, rich)
-        labels = LabelSets(raw.kind, self.cluster)
+        labels = LabelSets(raw.kind, raw.labelled)
         plain = np.flatnonzero(~taken[kept])
         rows = plain_rows(raw, kept[plain], _pick(header, plain), labels)
         quiet = np.flatnonzero(is_noise & ~taken)
-        quiet_rows = plain_rows(raw, quiet, Header(), None, noise.take(pa.array(quiet)))
+        rules = noise.take(pa.array(quiet))
+        self.summaries.add_lines(raw, quiet, rules)
+        quiet_rows = plain_rows(raw, quiet, Header(), None, rules)
         return self._part(raw.kind, [(rows, kept[plain])], [(quiet_rows, quiet)], waiting + finished, labels)
 
     def _part(
@@ -144,16 +184,22 @@ class Pipeline:
                 _reduce(done)
             dropped = self.noise.drops(done.record.fields.get("noise"), done.envelope)
             (still if dropped else loud).append(done)
+            if dropped:
+                self.summaries.add_record(done)
         rows = _merge(kept, loud, labels)
         noise = _merge(quiet, still, labels)
-        return Part(kind, rows, noise, list(labels.numbers))
+        if labels.over:
+            records = np.bincount(rows["stream"].combine_chunks().to_numpy(), minlength=len(labels.numbers)).tolist()
+            for number, labelled in labels.over.items():
+                self.budgets.count(labelled, records[number])
+        return Part(kind, rows, noise, labels.streams, labels.demoted)
 
     def _settle(self, delivery: Delivery, counts: Counts, held_before: dict[Partition, int]) -> None:
         """Count what became of every line, and check that it adds up."""
         for part in delivery.parts:
             counts.kept.update(by_partition(part.rows, "owned"))
-            for rule, rows in by_rule(part.noise):
-                counts.drop(rule, by_partition(rows, "owned"))
+            for rule, lines in by_rule(part.noise).items():
+                counts.drop(rule, lines)
         counts.drop("empty", +self.streams.swallowed)
         self.streams.swallowed.clear()
         balance = Counter(counts.read)
@@ -205,7 +251,8 @@ def _by_stream(raw: Raw) -> Raw:
     stream = raw.rows["stream"].combine_chunks().to_numpy()
     if np.all(np.diff(stream) >= 0):
         return raw
-    return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
+    rows = raw.rows.take(pa.array(np.argsort(stream, kind="stable")))
+    return Raw(raw.kind, raw.tz, rows, raw.streams, raw.labelled)
 
 
 def _merge(plain: list[tuple[pa.Table, Indices]], finished: list[Finished], labels: LabelSets) -> pa.Table:
@@ -216,32 +263,33 @@ def _merge(plain: list[tuple[pa.Table, Indices]], finished: list[Finished], labe
 
 def by_partition(rows: pa.Table, weight: str | None = None) -> Counter[Partition]:
     """Rows (or the sum of a column) by (topic, partition)."""
+    return _sums(rows, weight, None).get(None, Counter())
+
+
+def by_rule(noise: pa.Table) -> dict[str, Counter[Partition]]:
+    """Physical lines of dropped rows by rule and (topic, partition)."""
+    return {str(rule): lines for rule, lines in _sums(noise, "owned", "noise").items()}
+
+
+def _sums(rows: pa.Table, weight: str | None, by: str | None) -> dict[str | None, Counter[Partition]]:
     if not len(rows):
-        return Counter()
-    partition = rows["partition"].combine_chunks().to_numpy()
-    weights = None if weight is None else rows[weight].combine_chunks().to_numpy()
-    topics = rows["topic"].unify_dictionaries().combine_chunks()
+        return {}
+    partition = whole(rows["partition"]).to_numpy()
+    topics = whole(rows["topic"].unify_dictionaries())
+    span, groups = int(partition.max()) + 1, [None]
+    code = topics.indices.to_numpy().astype(np.int64)
+    code *= span
+    code += partition
+    if by is not None:
+        column = whole(rows[by].unify_dictionaries())
+        groups = column.dictionary.to_pylist()
+        code *= len(groups)
+        code += column.indices.to_numpy()
+    found, inverse = distinct(code)
+    sums = np.bincount(inverse, None if weight is None else whole(rows[weight]).to_numpy())
     names = topics.dictionary.to_pylist()
-    span = int(partition.max()) + 1
-    pairs, inverse = distinct(topics.indices.to_numpy().astype(np.int64) * span + partition)
-    sums = np.bincount(inverse, weights)
-    return Counter(
-        {
-            (names[pair // span], pair % span): int(lines)
-            for pair, lines in zip(pairs.tolist(), sums.tolist(), strict=True)
-        }
-    )
-
-
-def by_rule(noise: pa.Table) -> list[tuple[str, pa.Table]]:
-    if not len(noise):
-        return []
-    codes = noise["noise"].unify_dictionaries().combine_chunks()
-    indices = codes.indices.to_numpy()
-    return [
-        (
-            codes.dictionary[code].as_py(),
-            noise.select(["topic", "partition", "owned"]).filter(pa.array(indices == code)),
-        )
-        for code in np.flatnonzero(np.bincount(indices)).tolist()
-    ]
+    counted: dict[str | None, Counter[Partition]] = {}
+    for number, lines in zip(found.tolist(), sums.tolist(), strict=True):
+        place, group = divmod(number, len(groups))
+        counted.setdefault(groups[group], Counter())[names[place // span], place % span] = int(lines)
+    return counted

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.batch import Raw
+from flows.steps.labels import Labelled
 from parsers.clock import Stamp
 from parsers.record import Line, Record, Ref, Stream, StreamParser
 from parsers.registry import KINDS, parser
@@ -43,12 +44,13 @@ class Held:
 
 @dataclass(slots=True)
 class Open:
-    """One stream whose parser holds lines. `envelope`: schema.ENVELOPE values of its latest message."""
+    """One stream whose parser holds lines. `envelope`: schema.ENVELOPE values of its first message, and its labels."""
 
     parser: StreamParser
     topic: str
     partition: int
     envelope: dict[str, str | None]
+    labelled: Labelled
     last_ms: int
     lines: dict[Ref, Held] = field(default_factory=dict)
 
@@ -71,6 +73,7 @@ class Finished:
     topic: str
     partition: int
     envelope: dict[str, str | None]
+    labelled: Labelled
     appended_ms: int
     raw: bytes
     owned: int
@@ -110,7 +113,8 @@ class Reassembler:
             if opened is None and first == last:
                 continue
             if opened is None:
-                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
+                stream = parser(raw.kind).stream(key[2])
+                opened = Open(stream, *key[:2], rows.envelope(start), rows.labelled(start), rows.appended(start))
             self._feed_run(key, opened, rows, (start, stop), wanted[first:last], gated, rich, taken, finished)
             self._keep(key, opened)
         self._shrink(finished)
@@ -199,6 +203,7 @@ class Reassembler:
                     opened.topic,
                     opened.partition,
                     opened.envelope,
+                    opened.labelled,
                     lines[0].appended_ms,
                     b"\n".join(line.raw for line in lines),
                     owned,
@@ -233,7 +238,7 @@ class Rows:
 
     def __init__(self, raw: Raw) -> None:
         table = raw.rows
-        self._streams = raw.streams
+        self._raw, self._streams = raw, raw.streams
         self.stream = table["stream"].combine_chunks().to_numpy()
         self._table = table
         self._offset = table["offset"].combine_chunks().to_numpy()
@@ -241,7 +246,7 @@ class Rows:
         self._partition = table["partition"].combine_chunks().to_numpy()
         self._appended = table["appended_at"].combine_chunks().to_numpy()
         self._received = table["received_at"].combine_chunks().to_numpy()
-        lines = _whole(table["raw"])
+        lines = whole(table["raw"])
         self._ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
         self._data = memoryview(lines.buffers()[2] or b"")
 
@@ -264,6 +269,9 @@ class Rows:
     def envelope(self, row: int) -> dict[str, str | None]:
         return {name: self._table[name][row].as_py() for name in ENVELOPE_NAMES}
 
+    def labelled(self, row: int) -> Labelled:
+        return self._raw.labelled[int(self._table["labels"][row].as_py())]
+
     def appended(self, row: int) -> int:
         return int(self._appended[row])
 
@@ -273,5 +281,6 @@ class Rows:
         return ref, Line(raw, (ref,), Stamp(int(self._received[row])))
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array, without a copy where it is one."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
