@@ -1,4 +1,4 @@
-"""What moves between the two halves of detection, and what they make: Partial and AlertEvent, both as JSON version 1."""
+"""What moves between the two halves of detection, and what they make; both as JSON, version 1."""
 
 import hashlib
 from dataclasses import asdict, dataclass

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 
 # Placeholders that the evaluator fills in; all others are fields of the records.
-OWN_PLACEHOLDERS = frozenset({"count", "lines", "rule", "window_s", "threshold", "nodes"})
+OWN_PLACEHOLDERS = frozenset({"count", "lines", "rule", "window_s", "threshold", "hosts"})
 
 
 class DetectConfig(BaseModel):
@@ -32,34 +32,15 @@ class DetectConfig(BaseModel):
     max_messages: int = Field(200_000, ge=1, description="Remembered messages per partition; beyond, the oldest go.")
 
 
-class Rule(BaseModel):
-    """Records that fit `events`, `kinds`, `regex` and `where` (each that is given) are counted by `group_by`.
-
-    The alert fires when more than `threshold` of them lie within `window_s`, for `for_s` seconds, and resolves
-    when that ends.
-    """
+class Match(BaseModel):
+    """Records that fit `events`, `kinds`, `regex` and `where`, each that is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=NAME, description="Name of the alert, the label `alertname`.")
     events: tuple[str, ...] = Field((), description="Events of the field dictionary, any of them.")
     kinds: tuple[str, ...] = Field((), description="Kinds of input; empty means all.")
-    regex: str = Field("", description="RE2 pattern, found anywhere in the message.")
+    regex: str = Field("", description="RE2 pattern, found anywhere in the message or in the raw line.")
     where: dict[str, tuple[str, ...]] = Field({}, description="Field and the values it may have.")
-    group_by: tuple[str, ...] = Field(
-        ("cluster", "node"),
-        description="Fields whose values make an alert of its own; `namespace|job_id` takes the first that is known.",
-    )
-    fold_by: tuple[str, ...] | None = Field(
-        None, description="Lines of one group that agree in these fields within fold_s are one fault; [] folds all."
-    )
-    fold_s: int = Field(1, ge=0, le=60, description="Seconds between lines of one fault, or renderings of one line.")
-    window_s: int = Field(300, ge=1, le=86_400, description="Width of the sliding window.")
-    threshold: int = Field(0, ge=0, description="More than this many in the window are an alert.")
-    for_s: int = Field(0, ge=0, le=86_400, description="How long that must last.")
-    severity: str = Field("warning", min_length=1, description="The label `severity`.")
-    labels: dict[str, str] = Field({}, description="Further labels; {placeholders} of group_by.")
-    annotations: dict[str, str] = Field({}, description="Text for people; {placeholders} of any field, and {count}.")
 
     @field_validator("where", mode="before")
     @classmethod
@@ -82,9 +63,38 @@ class Rule(BaseModel):
         return regex
 
     @model_validator(mode="after")
+    def _selective(self) -> "Match":
+        if not (self.events or self.kinds):
+            raise ValueError("this would look at every line: give it events or kinds")
+        return self
+
+
+class Rule(Match):
+    """What matches, by itself or by one of `also`, is counted by `group_by`.
+
+    The alert fires when more than `threshold` of them lie within `window_s`, for `for_s` seconds, and resolves
+    when that ends.
+    """
+
+    name: str = Field(pattern=NAME, description="Name of the alert, the label `alertname`.")
+    also: tuple[Match, ...] = Field((), description="Further matches that count the same.")
+    group_by: tuple[str, ...] = Field(
+        ("cluster", "node"),
+        description="Fields whose values make an alert of its own; `namespace|job_id` takes the first that is known.",
+    )
+    fold_by: tuple[str, ...] | None = Field(
+        None, description="Lines of one group that agree in these fields within fold_s are one fault; [] folds all."
+    )
+    fold_s: int = Field(1, ge=0, le=60, description="Seconds between lines of one fault, or renderings of one line.")
+    window_s: int = Field(300, ge=1, le=86_400, description="Width of the sliding window.")
+    threshold: int = Field(0, ge=0, description="More than this many in the window are an alert.")
+    for_s: int = Field(0, ge=0, le=86_400, description="How long that must last.")
+    severity: str = Field("warning", min_length=1, description="The label `severity`.")
+    labels: dict[str, str] = Field({}, description="Further labels; {placeholders} of group_by.")
+    annotations: dict[str, str] = Field({}, description="Text for people; {placeholders} of any field, and {count}.")
+
+    @model_validator(mode="after")
     def _whole(self) -> "Rule":
-        if not (self.events or self.kinds or self.regex):
-            raise ValueError(f"rule {self.name} would count every line: give it events, kinds or a regex")
         if self.fold_s >= self.window_s:
             raise ValueError(f"rule {self.name}: fold_s must be less than window_s")
         for key, text in {**self.labels, **self.annotations}.items():
@@ -97,6 +107,11 @@ class Rule(BaseModel):
                     "group_by; use it in an annotation"
                 )
         return self
+
+    @property
+    def matches(self) -> tuple[Match, ...]:
+        """All matches, any of which will do."""
+        return self, *self.also
 
     def group_fields(self) -> set[str]:
         """All fields that `group_by` names."""
