@@ -188,10 +188,8 @@ class Pipeline:
                 self.summaries.add_record(done)
         rows = _merge(kept, loud, labels)
         noise = _merge(quiet, still, labels)
-        if labels.over:
-            records = np.bincount(rows["stream"].combine_chunks().to_numpy(), minlength=len(labels.numbers)).tolist()
-            for number, labelled in labels.over.items():
-                self.budgets.count(labelled, records[number])
+        for labelled, records in labels.over.items():
+            self.budgets.count(labelled, records)
         return Part(kind, rows, noise, labels.streams, labels.demoted)
 
     def _settle(self, delivery: Delivery, counts: Counts, held_before: dict[Partition, int]) -> None:

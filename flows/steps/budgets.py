@@ -30,11 +30,13 @@ OTHERS = "(others)"
 
 _AHEAD_MS = 600_000  # a message from further ahead of the source's clock does not move the hour
 _DECISIONS = 65_536  # remembered inside an epoch; to forget them costs time and changes nothing
+_NEW_SHARE = 8  # an eighth of the room is for partitions not met before
 _OWNERS = 100  # counted by name for each label
 _EPOCH_OWNERS = 10_000
 
-# What is left out first where the streams of a tenant are too many; `job` stays.
-_LADDER = ("job_id", "pod", "container", "unit", "app", "node", "team", "namespace", "cluster")
+# What is left out, step by step, where the streams of a tenant are too many: first what comes and goes, which would
+# soon fill the rest of the room, last what a cluster has few of. `job` stays.
+_STEPS = (("job_id", "pod", "container"), ("unit", "app"), ("node",), ("team", "namespace", "cluster"))
 
 
 @dataclass(slots=True)
@@ -51,22 +53,30 @@ class Budget:
     fresh: dict[int, dict[str | bytes, int]] = field(default_factory=dict)
     spent: Counter[int] = field(default_factory=Counter)
 
-    def admits(self, value: str | bytes, limit: int, lane: "Lane", weight: int = 1) -> bool:
-        """Whether the value is admitted, now or before. Once refused it stays so until the epoch's end."""
+    def admits(self, value: str | bytes, limit: int | None, lane: "Lane", weight: int = 1) -> bool:
+        """Whether the value is admitted, now or before; always without a limit.
+
+        Once refused it stays so until the epoch's end.
+        """
         if value in self.known:
             self.used.add(value)
             return True
-        fresh = self.fresh.get(lane.number, {})
+        fresh = self.fresh.setdefault(lane.number, {})
         if value in fresh:
             return True
-        if self.spent[lane.number] + weight > lane.share(limit - self.taken):
+        if limit is not None and self.spent[lane.number] + weight > lane.share(limit - self.taken):
             return False
-        self.admit(value, lane, weight)
+        fresh[value] = weight
+        self.spent[lane.number] += weight
         return True
 
-    def admit(self, value: str | bytes, lane: "Lane", weight: int = 1) -> None:
-        self.fresh.setdefault(lane.number, {})[value] = weight
-        self.spent[lane.number] += weight
+    @property
+    def active(self) -> int:
+        """The weight of all that is admitted."""
+        fresh: dict[str | bytes, int] = {}
+        for of_lane in self.fresh.values():
+            fresh |= of_lane
+        return self.taken + sum(fresh.values())
 
     def end_epoch(self, clock_ms: int) -> None:
         """Take up what is new, forget what was not used for an hour."""
@@ -89,16 +99,20 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """An allowance: of `lanes` in all, the last being that of partitions not met before."""
+    """The allowance of one of `known` partitions; number -1 is that of all partitions not met before."""
 
     number: int
-    lanes: int
+    known: int
     epoch: int
 
     def share(self, room: int) -> int:
         """The part of `room` that is dealt to this lane; what cannot be divided goes round from epoch to epoch."""
-        each, rest = divmod(max(room, 0), self.lanes)
-        return each + ((self.number - self.epoch) % self.lanes < rest)
+        room = max(room, 0)
+        for_new = room // _NEW_SHARE if self.known else room
+        if self.number < 0:
+            return for_new
+        each, rest = divmod(room - for_new, self.known)
+        return each + ((self.number - self.epoch) % self.known < rest)
 
 
 @dataclass(slots=True)
@@ -127,7 +141,7 @@ class Budgets:
         self._limits["job"] = config.job  # a closed list, the same in every shard
         streams = self._limits["streams"]
         self._with_priority, self._complete = streams // 2, streams * 3 // 4
-        self._reduced = streams - min(len(set(JOBS.values())), streams // 4)
+        self._reduced = streams - min(len(set(JOBS.values())), streams // 8)
         self._memory = Memory()
         self._start_epoch()
 
@@ -197,18 +211,13 @@ class Budgets:
     @property
     def active(self) -> dict[str, int]:
         """Streams in use by tenant, those a label set with priority may have included."""
-        return {
-            tenant: budgets["streams"].taken + budgets["streams"].spent.total()
-            for tenant, budgets in self._memory.tenants.items()
-        }
+        return {tenant: budgets["streams"].active for tenant, budgets in self._memory.tenants.items()}
 
     def _start_epoch(self) -> None:
         memory = self._memory
-        lanes = len(memory.partitions) + 1
-        self._lanes = {
-            place: Lane(number, lanes, memory.epoch) for number, place in enumerate(sorted(memory.partitions))
-        }
-        self._newcomers = Lane(lanes - 1, lanes, memory.epoch)
+        known = sorted(memory.partitions)
+        self._lanes = {place: Lane(number, len(known), memory.epoch) for number, place in enumerate(known)}
+        self._newcomers = Lane(-1, len(known), memory.epoch)
         self._decided: dict[tuple[Partition, Sequence[str], bool], Labelled] = {}
 
     def _decide(self, place: Partition, envelope: Sequence[str], priority: bool) -> Labelled:
@@ -252,14 +261,13 @@ class Budgets:
             over.add("priority")
         if streams.admits(_digest(shown), self._complete, lane):
             return over
-        for name in _LADDER:
-            fewer = [pair for pair in shown if pair[0] != name]
-            if len(fewer) < len(shown):
-                over.add(name)
-                shown = fewer
+        for step in _STEPS:
+            if names := {name for name, _ in shown}.intersection(step):
+                over |= names
+                shown = [pair for pair in shown if pair[0] not in names]
                 if streams.admits(_digest(shown), self._reduced, lane):
                     return over
-        streams.admit(_digest(shown), lane)  # by source only: a closed list, for which room is kept
+        streams.admits(_digest(shown), None, lane)  # by source only: a closed list, for which room is kept
         return over
 
 

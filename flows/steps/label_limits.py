@@ -56,7 +56,9 @@ class LabelsConfig(BaseModel):
         64, description=f"Sources of lines, a closed list of {len(set(JOBS.values()))}, which must find room."
     )
     priority: int = Field(
-        LEVELS, ge=0, description=f"Levels of kernel and journal lines: {LEVELS}, or 0 for never a label; no other limit."
+        LEVELS,
+        ge=0,
+        description=f"Levels of kernel and journal lines: {LEVELS}, or 0 for no label; nothing between.",
     )
     streams: int = Field(
         5_000,

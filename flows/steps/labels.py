@@ -6,6 +6,7 @@ would make a stream of almost every line. Which labels of a message are shown is
 (flows.steps.budgets) and goes with its rows as column `labels`, so a record that is held keeps its labels.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -52,20 +53,19 @@ class LabelSets:
     kind: str
     labelled: list[Labelled] = field(default_factory=list)  # what the column `labels` indexes
     numbers: dict[tuple[Labels, Labels], int] = field(default_factory=dict)
-    over: dict[int, Labelled] = field(default_factory=dict)  # the numbers with labels that found no room
+    over: Counter[Labelled] = field(default_factory=Counter)  # records of which labels found no room
 
-    def number(self, labelled: Labelled, level: str | None) -> int:
-        """The number of one record's label set."""
+    def number(self, labelled: Labelled, level: str | None, records: int = 1) -> int:
+        """The number of the label set of one record, or of some that are alike."""
         shown, demoted = labelled.shown, labelled.demoted
         if level and self.kind in WITH_PRIORITY:
             if labelled.priority:
                 shown = tuple(sorted((*shown, ("priority", level))))
             else:
                 demoted = tuple(sorted((*demoted, ("priority", level))))
-        number = self.numbers.setdefault((shown, demoted), len(self.numbers))
         if labelled.over:
-            self.over[number] = labelled
-        return number
+            self.over[labelled] += records
+        return self.numbers.setdefault((shown, demoted), len(self.numbers))
 
     def column(self, labels: pa.Array, level: pa.Array | None) -> pa.Array:
         """The numbers (int32) of whole columns: `labels` (int32) indexes `labelled`."""
@@ -77,7 +77,8 @@ class LabelSets:
             index += level.indices.fill_null(-1).to_numpy() + np.int64(1)
         pairs, inverse = distinct(index)
         numbers = [
-            self.number(self.labelled[pair // len(levels)], levels[pair % len(levels)]) for pair in pairs.tolist()
+            self.number(self.labelled[pair // len(levels)], levels[pair % len(levels)], records)
+            for pair, records in zip(pairs.tolist(), np.bincount(inverse).tolist(), strict=True)
         ]
         return pa.array(np.array(numbers, dtype=np.int32)[inverse])
 

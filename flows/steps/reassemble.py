@@ -4,14 +4,17 @@ A parser sees the lines of its stream that the gate picked and, while it holds s
 that follow. What it holds is bounded per stream (parsers.record.MAX_HELD_*) and here in all: past
 `max_streams` or `max_bytes` the stream that has been silent longest is flushed early, and counted.
 
-A stream is flushed once its next line is more than `max_age_ms` younger (broker time) than its last,
-or when the clock says so. Both give the same records, so a replay repeats them. Empty lines that make
+A stream is flushed once its next line is more than its age younger (broker time) than its last, or when the
+clock says so. Both give the same records, so a replay repeats them: where the age is short (kernel lines), the
+clock waits longer than the lines may be apart, for one that the broker has and we have not read yet. The age is
+that of the kind (parsers.registry), at most `max_age_ms`. Empty lines that make
 no record are counted in `swallowed` by (topic, partition).
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +27,17 @@ from parsers.registry import KINDS, parser
 from parsers.schema import ENVELOPE
 
 ENVELOPE_NAMES = ENVELOPE.names
+GRACE_MS = 150  # a line that the broker took in time is read by then
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 StreamKey = tuple[str, int, Stream]  # topic, partition, stream
+
+
+class Said(NamedTuple):
+    """What the message of a line says of it: schema.ENVELOPE values, and the labels they are shown as."""
+
+    envelope: dict[str, str | None]
+    labelled: Labelled
 
 
 @dataclass(slots=True)
@@ -38,19 +49,18 @@ class Held:
 
     raw: bytes
     appended_ms: int
+    said: Said
     gated: bool
     counted: bool = False
 
 
 @dataclass(slots=True)
 class Open:
-    """One stream whose parser holds lines. `envelope`: schema.ENVELOPE values of its first message, and its labels."""
+    """One stream whose parser holds lines."""
 
     parser: StreamParser
     topic: str
     partition: int
-    envelope: dict[str, str | None]
-    labelled: Labelled
     last_ms: int
     lines: dict[Ref, Held] = field(default_factory=dict)
 
@@ -91,6 +101,18 @@ class Reassembler:
     streams: "OrderedDict[StreamKey, Open]" = field(default_factory=OrderedDict)
     evicted: int = 0
     swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _quick: set[StreamKey] = field(default_factory=set)  # open streams of a kind with a short age, and some closed
+
+    @property
+    def hurries(self) -> bool:
+        """Whether something is held that the clock will flush soon."""
+        self._quick = {key for key in self._quick if key in self.streams}
+        return bool(self._quick)
+
+    def restore(self, streams: "OrderedDict[StreamKey, Open]") -> None:
+        """Go on with the streams of a snapshot."""
+        self.streams = streams
+        self._quick = {key for key in streams if self._age_ms(key) < self.max_age_ms}
 
     def feed(self, raw: Raw, gated: Mask, rich: Mask) -> tuple[list[Finished], Mask]:
         """Feed the rows marked `rich` and what must follow them; in kinds that follow also the last of each stream.
@@ -113,16 +135,19 @@ class Reassembler:
             if opened is None and first == last:
                 continue
             if opened is None:
-                stream = parser(raw.kind).stream(key[2])
-                opened = Open(stream, *key[:2], rows.envelope(start), rows.labelled(start), rows.appended(start))
+                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.appended(start))
             self._feed_run(key, opened, rows, (start, stop), wanted[first:last], gated, rich, taken, finished)
             self._keep(key, opened)
         self._shrink(finished)
         return finished, taken
 
     def tick(self, now_ms: Mapping[tuple[str, int], int]) -> list[Finished]:
-        """Flush the streams that are silent for longer than the maximal age, by the time of their partition."""
-        stale = [key for key, opened in self.streams.items() if opened.last_ms + self.max_age_ms < now_ms[key[:2]]]
+        """Flush the streams that are silent for longer than their age and grace, by the time of their partition."""
+        stale = [
+            key
+            for key, opened in self.streams.items()
+            if opened.last_ms + min(self._age_ms(key) + GRACE_MS, self.max_age_ms) < now_ms[key[:2]]
+        ]
         finished: list[Finished] = []
         for key in stale:
             opened = self.streams.pop(key)
@@ -162,6 +187,7 @@ class Reassembler:
         # In kinds whose lines follow one another, header marks every continuation as rich: any other line
         # starts a record of its own, so that what is held is complete.
         follows = key[2].kind in KINDS and KINDS[key[2].kind].follows
+        age_ms = self._age_ms(key)
         queue = iter(wanted.tolist())
         following = next(queue, None)
         places: dict[Ref, int] = {}
@@ -174,12 +200,12 @@ class Reassembler:
                     break
                 row = following
             appended_ms = rows.appended(row)
-            over = appended_ms - opened.last_ms > self.max_age_ms or (follows and not rich[row])
+            over = appended_ms - opened.last_ms > age_ms or (follows and not rich[row])
             if opened.lines and over:
                 finished += self._finish(key, opened, opened.parser.flush(), places)
                 continue
             ref, line = rows.line(row)
-            opened.lines[ref] = Held(line.raw, appended_ms, bool(gated[row] or not follows))
+            opened.lines[ref] = Held(line.raw, appended_ms, rows.said(row), bool(gated[row] or not follows))
             opened.last_ms = appended_ms
             places[ref] = row
             taken[row] = True
@@ -202,8 +228,7 @@ class Reassembler:
                     key[2].kind,
                     opened.topic,
                     opened.partition,
-                    opened.envelope,
-                    opened.labelled,
+                    *lines[0].said,
                     lines[0].appended_ms,
                     b"\n".join(line.raw for line in lines),
                     owned,
@@ -221,8 +246,14 @@ class Reassembler:
         if opened.lines:
             self.streams[key] = opened
             self.streams.move_to_end(key)
+            if self._age_ms(key) < self.max_age_ms:
+                self._quick.add(key)
         else:
             self.streams.pop(key, None)
+
+    def _age_ms(self, key: StreamKey) -> int:
+        kind = KINDS.get(key[2].kind)
+        return self.max_age_ms if kind is None or kind.age_ms is None else min(kind.age_ms, self.max_age_ms)
 
     def _shrink(self, finished: list[Finished]) -> None:
         size = sum(opened.size for opened in self.streams.values())
@@ -238,7 +269,9 @@ class Rows:
 
     def __init__(self, raw: Raw) -> None:
         table = raw.rows
-        self._raw, self._streams = raw, raw.streams
+        self._streams, self._labelled = raw.streams, raw.labelled
+        self._labels = whole(table["labels"]).to_numpy()
+        self._said: dict[int, Said] = {}  # by number of what is shown, which tells envelopes apart
         self.stream = table["stream"].combine_chunks().to_numpy()
         self._table = table
         self._offset = table["offset"].combine_chunks().to_numpy()
@@ -266,11 +299,13 @@ class Rows:
     def key(self, row: int) -> StreamKey:
         return (self._table["topic"][row].as_py(), int(self._partition[row]), self._streams[self.stream[row]])
 
-    def envelope(self, row: int) -> dict[str, str | None]:
-        return {name: self._table[name][row].as_py() for name in ENVELOPE_NAMES}
-
-    def labelled(self, row: int) -> Labelled:
-        return self._raw.labelled[int(self._table["labels"][row].as_py())]
+    def said(self, row: int) -> Said:
+        number = int(self._labels[row])
+        known = self._said.get(number)
+        if known is None:
+            envelope = {name: self._table[name][row].as_py() for name in ENVELOPE_NAMES}
+            known = self._said[number] = Said(envelope, self._labelled[number])
+        return known
 
     def appended(self, row: int) -> int:
         return int(self._appended[row])
