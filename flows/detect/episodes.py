@@ -13,8 +13,10 @@ from typing import NamedTuple
 Cell = tuple[int, str, str]  # second, key of the fault, carrier
 Tally = tuple[int, int]  # occurrences of faults as counted, records of any role
 
-# The same kernel record comes in several renderings; the first of these that has it leads.
-CARRIERS = ("kmsg", "journal", "syslog", "dmesg")
+# The same kernel record may come in each of these renderings; every other line comes one way only (carrier "").
+CARRIERS = frozenset({"kmsg", "journal", "syslog", "dmesg"})
+
+Amounts = Mapping[str, Mapping[int, int]]  # occurrences by carrier and second
 
 
 class Shape(NamedTuple):
@@ -23,23 +25,22 @@ class Shape(NamedTuple):
     window: int
     threshold: int
     hold: int  # `for`
-    reach: int  # lines of one fault, and renderings of one record, are no further apart
-    folds: bool  # whether lines of one key within reach are one fault
+    reach: int | None  # lines of one key no further apart are one fault; None: every occurrence is one
 
 
 class Frontier(NamedTuple):
     """Seconds up to `at` are settled. `since`: when the threshold was crossed, if it still is at `at`.
 
-    `faults` and `lines`: of the seconds after `since - window` and up to `at - window`.
+    `faults` by carrier, and `lines`: of the seconds after `since - window` and up to `at - window`.
     """
 
     at: int
     since: int | None
-    faults: int
+    faults: Mapping[str, int]
     lines: int
 
 
-START = Frontier(-(2**62), None, 0, 0)
+START = Frontier(-(2**62), None, {}, 0)
 
 
 class Crossing(NamedTuple):
@@ -57,113 +58,103 @@ class Crossing(NamedTuple):
         return self.ends > self.starts
 
 
-def occurrences(cells: Mapping[Cell, Tally], shape: Shape) -> "Counter[int]":
-    """Faults per second: lines of one fault count once, in its first second; renderings of one record once."""
-    faults: Counter[int] = Counter()
-    if shape.folds:
-        by_key: dict[str, set[int]] = {}
-        for (second, key, _), (count, _) in cells.items():
-            if count:
-                by_key.setdefault(key, set()).add(second)
-        for seconds in by_key.values():
-            before = START.at
-            for second in sorted(seconds):
-                faults[second] += second - before > shape.reach
-                before = second
-        return faults
-    led = _led(cells, shape.reach)
-    for cell, (count, _) in cells.items():
-        if count and cell not in led:
-            faults[cell[0]] += count
-    return faults
-
-
-def _led(cells: Mapping[Cell, Tally], reach: int) -> set[Cell]:
-    """Cells of carriers that show again what a better one shows within reach."""
-    if len({carrier for _, _, carrier in cells if carrier}) < 2:
-        return set()
-    rank = {carrier: place for place, carrier in enumerate(CARRIERS)}
-    best: dict[tuple[int, str], int] = {}
-    for (second, key, carrier), (count, _) in cells.items():
-        if count and carrier:
-            best[second, key] = min(rank[carrier], best.get((second, key), len(rank)))
-    return {
-        (second, key, carrier)
-        for second, key, carrier in cells
-        if carrier
-        and any(best.get((near, key), len(rank)) < rank[carrier] for near in range(second - reach, second + reach + 1))
-    }
+def merged(by_carrier: Mapping[str, int]) -> int:
+    """One number of those by carrier: each rendering shows the same records, so the one that shows most counts."""
+    return by_carrier.get("", 0) + max((n for carrier, n in by_carrier.items() if carrier), default=0)
 
 
 def crossings(cells: Mapping[Cell, Tally], shape: Shape, frontier: Frontier = START) -> list[Crossing]:
     """All crossings that end after the frontier, in order.
 
-    At time t the window holds the seconds after `t - window` and up to t. Without a threshold every line in it
-    counts, else every fault. A crossing's faults and lines are of all seconds that were in a window while it lasted.
+    At time t the window holds the seconds after `t - window` and up to t; the threshold is about the occurrences
+    in it. A crossing's faults and lines are of all seconds that were in a window while it lasted. More records
+    never shorten or remove a crossing.
     """
-    faults = occurrences(cells, shape)
-    level, steps = 0, Counter[int]()
-    for second, count in (faults if shape.threshold else _raw(cells)).items():
-        for at, change in ((second, count), (second + shape.window, -count)):
-            if at <= frontier.at:
-                level += change
-            else:
-                steps[at] += change
+    levels: Counter[str] = Counter()
+    steps: dict[int, Counter[str]] = {}
+    for carrier, seconds in _occurrences(cells).items():
+        for second, count in seconds.items():
+            for at, change in ((second, count), (second + shape.window, -count)):
+                (levels if at <= frontier.at else steps.setdefault(at, Counter()))[carrier] += change
     found: list[tuple[int, int]] = []
     since = frontier.since
     for at in sorted(steps):
-        level += steps[at]
-        if since is None and level > shape.threshold:
+        for carrier, change in steps[at].items():
+            levels[carrier] += change
+        above = merged(levels) > shape.threshold
+        if above and since is None:
             since = at
-        elif since is not None and level <= shape.threshold:
+        elif since is not None and not above:
             found.append((since, at))
             since = None
-    counted, recorded = _Sums(faults.items()), _Sums((second, lines) for (second, _, _), (_, lines) in cells.items())
-    result = []
-    for crossed, ends in found:
-        resumed = crossed == frontier.since
-        after = (frontier.at if resumed else crossed) - shape.window
-        result.append(
-            Crossing(
-                crossed,
-                crossed + shape.hold,
-                ends,
-                counted.between(after, ends) + resumed * frontier.faults,
-                recorded.between(after, ends) + resumed * frontier.lines,
-            )
-        )
-    return result
+    totals = _Totals(cells, shape, frontier)
+    return [Crossing(crossed, crossed + shape.hold, ends, *totals.of(crossed, ends)) for crossed, ends in found]
 
 
 def advance(cells: dict[Cell, Tally], shape: Shape, frontier: Frontier, to: int) -> Frontier:
-    """The frontier at `to`; drops the cells that no later result needs. No cell up to `to + reach` may come later."""
+    """The frontier at `to`; drops the cells that no later result needs. No cell up to `to` may come later."""
     if to <= frontier.at:
         return frontier
-    open_at = [one for one in crossings(cells, shape, frontier) if one.crossed <= to < one.ends]
-    settled = Frontier(to, None, 0, 0)
-    for crossed, *_ in open_at:
-        resumed = crossed == frontier.since
-        after = (frontier.at if resumed else crossed) - shape.window
-        counted = _Sums(occurrences(cells, shape).items())
-        recorded = _Sums((second, lines) for (second, _, _), (_, lines) in cells.items())
-        until = to - shape.window + 1
-        settled = Frontier(
-            to,
-            crossed,
-            counted.between(after, until) + resumed * frontier.faults,
-            recorded.between(after, until) + resumed * frontier.lines,
-        )
-    for cell in [cell for cell in cells if cell[0] <= to - shape.window - shape.reach]:
+    settled = Frontier(to, None, {}, 0)
+    for crossed, _, ends, *_ in crossings(cells, shape, frontier):
+        if crossed <= to < ends:
+            totals = _Totals(cells, shape, frontier)
+            settled = Frontier(to, crossed, *totals.parts(crossed, to - shape.window + 1))
+    for cell in [cell for cell in cells if cell[0] <= to - shape.window - (shape.reach or 0)]:
         del cells[cell]
     return settled
 
 
-def _raw(cells: Mapping[Cell, Tally]) -> "Counter[int]":
-    """Occurrences per second as they came, unfolded."""
-    raw: Counter[int] = Counter()
-    for (second, _, _), (count, _) in cells.items():
-        raw[second] += count
-    return raw
+def _occurrences(cells: Mapping[Cell, Tally]) -> dict[str, "Counter[int]"]:
+    """Occurrences as they came."""
+    found: dict[str, Counter[int]] = {}
+    for (second, _, carrier), (count, _) in cells.items():
+        if count:
+            found.setdefault(carrier, Counter())[second] += count
+    return found
+
+
+def _faults(cells: Mapping[Cell, Tally], reach: int) -> dict[str, "Counter[int]"]:
+    """Lines of one fault, whatever carried them, count once, in its first second."""
+    by_key: dict[str, set[int]] = {}
+    for (second, key, _), (count, _) in cells.items():
+        if count:
+            by_key.setdefault(key, set()).add(second)
+    faults: Counter[int] = Counter()
+    for seconds in by_key.values():
+        before = START.at
+        for second in sorted(seconds):
+            faults[second] += second - before > reach
+            before = second
+    return {"": faults}
+
+
+class _Totals:
+    """Faults and lines of ranges of seconds."""
+
+    def __init__(self, cells: Mapping[Cell, Tally], shape: Shape, frontier: Frontier) -> None:
+        faults = _occurrences(cells) if shape.reach is None else _faults(cells, shape.reach)
+        self._faults = {carrier: _Sums(seconds.items()) for carrier, seconds in faults.items()}
+        self._lines = _Sums((second, lines) for (second, _, _), (_, lines) in cells.items())
+        self._frontier, self._window = frontier, shape.window
+
+    def parts(self, crossed: int, before: int) -> tuple[dict[str, int], int]:
+        """Faults by carrier, and lines, of the seconds of a crossing that are less than `before`."""
+        frontier = self._frontier
+        resumed = crossed == frontier.since
+        after = (frontier.at if resumed else crossed) - self._window
+        faults = {carrier: sums.between(after, before) for carrier, sums in self._faults.items()}
+        lines = self._lines.between(after, before)
+        if resumed:
+            lines += frontier.lines
+            for carrier, count in frontier.faults.items():
+                faults[carrier] = faults.get(carrier, 0) + count
+        return faults, lines
+
+    def of(self, crossed: int, ends: int) -> tuple[int, int]:
+        """Faults and lines of a crossing."""
+        faults, lines = self.parts(crossed, ends)
+        return merged(faults), lines
 
 
 class _Sums:

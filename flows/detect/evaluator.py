@@ -45,10 +45,7 @@ class Evaluator:
         if double:
             raise ValueError(f"two rules are named {double[0]}: rename one of them")
         self._rules = {rule.name: rule for rule in rules}
-        self._shapes = {
-            rule.name: Shape(rule.window_s, rule.threshold, rule.for_s, rule.fold_s, rule.fold_by is not None)
-            for rule in rules
-        }
+        self._shapes = {rule.name: _shape(rule) for rule in rules}
         self._config = config
         self._groups: dict[str, dict[Group, GroupState]] = {name: {} for name in names}
         self._cells: Counter[str] = Counter()
@@ -176,7 +173,7 @@ class Evaluator:
         found = state.crossings(shape)
         events = self._tell(rule, group, state, found)
         cells = len(state.cells)
-        state.settle(shape, self._floor - shape.reach - 1)
+        state.settle(shape, self._floor - 1)
         self._cells[rule] += len(state.cells) - cells
         if state.idle:
             del self._groups[rule][group]
@@ -190,11 +187,11 @@ class Evaluator:
 
     def _wake_at(self, shape: Shape, state: GroupState, found: list[Crossing]) -> tuple[int, int]:
         """The next second of the watermark, and of the fastest clock, at which something may change by itself."""
-        behind = self._config.horizon_s + self._config.repeat_s + shape.reach + 1 + _TIDY_S
+        behind = self._config.horizon_s + self._config.repeat_s + 1 + _TIDY_S
         by_watermark = [told.episode.ends for told in state.told.values() if not told.resolved]
         by_watermark += [told.episode.ends + behind for told in state.told.values()]
         if state.cells:
-            by_watermark.append(min(state.cells)[0] + shape.window + shape.reach + behind)
+            by_watermark.append(min(state.cells)[0] + shape.window + (shape.reach or 0) + behind)
         by_clock = [one.starts for one in found if one.fires and one.starts not in state.told]
         by_clock += [one.ends for one in found[-1:] if not one.fires]  # until then, lines may make it last longer
         return min(by_watermark, default=_NEVER), min((at for at in by_clock if at > self.now), default=_NEVER)
@@ -214,7 +211,7 @@ class Evaluator:
             for starts in replaced:
                 del state.told[starts]
             job = told.job_id if told else next(iter(jobs), self._job(group, state, one))
-            resolved = one.ends <= self.watermark
+            resolved = one.ends <= self.watermark or one is not current[-1]  # before the next one is told of
             new = Told(one, resolved, job)
             if told is None or replaced or (told.resolved and not resolved):
                 events.append(self._event(rule, group, state, one, "firing", new, replaced))
@@ -222,9 +219,9 @@ class Evaluator:
             if resolved and (not told.resolved or told.episode != one):
                 events.append(self._event(rule, group, state, one, "resolved", new))
             state.told[one.starts] = new
-        for starts, old in gone.items():
-            void = old.episode._replace(ends=starts, faults=0, lines=0)
-            events.append(self._event(rule, group, state, void, "resolved", old))
+        for starts, old in gone.items():  # told by a rule of this name that has been changed since
+            if not old.resolved:
+                events.append(self._event(rule, group, state, old.episode, "resolved", old))
             del state.told[starts]
         return events
 
@@ -273,3 +270,8 @@ class Evaluator:
             self.forgotten["groups"] += 1
             del groups[group]
         return events
+
+
+def _shape(rule: Rule) -> Shape:
+    reach = None if rule.fold_by is None else rule.fold_s
+    return Shape(rule.window_s, rule.threshold, rule.for_s, reach)

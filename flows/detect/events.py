@@ -90,9 +90,10 @@ def partial_from_json(value: bytes) -> Partial:
 class AlertEvent:
     """One change of one alert.
 
-    An alert is the episode (`fingerprint`, `starts_at`); its latest event holds. `replaces` names `starts_at` of
-    episodes of this fingerprint that older lines moved or merged into this one: they are void. A `resolved` event
-    with count 0 voids its own episode. `late` events are for the record only: nobody is paged.
+    An alert is the episode (`fingerprint`, `starts_at`). Episodes of a fingerprint never overlap in truth, so an event
+    voids whatever was told before about overlapping ones (`starts_at` up to, but without, `ends_at`): older lines
+    have moved or merged them. `replaces` names those that this process has told of. What was told last is true once
+    the watermark is `horizon_s + repeat_s` past it. `late` events are for the record only: nobody is paged.
     """
 
     rule: str

@@ -68,7 +68,7 @@ class GroupState:
         self.cells[cell] = (count + records * partial.weight * (not partial.follower), lines + records)
         slot = self.slots.setdefault(partial.second // max(shape.window, MIN_SLOT_S), Slot())
         slot.add(partial)
-        return self.open is None or not self.open.crossed + shape.reach < partial.second < self.open.ends
+        return self.open is None or not self.open.crossed <= partial.second < self.open.ends
 
     def crossings(self, shape: Shape) -> list[Crossing]:
         """All crossings since the frontier; remembers the latest."""

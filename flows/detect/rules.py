@@ -83,9 +83,11 @@ class Rule(Match):
         description="Fields whose values make an alert of its own; `namespace|job_id` takes the first that is known.",
     )
     fold_by: tuple[str, ...] | None = Field(
-        None, description="Lines of one group that agree in these fields within fold_s are one fault; [] folds all."
+        None,
+        description="Lines of one group that agree in these fields within fold_s are one fault in {count}; the "
+        "threshold is about lines all the same. [] folds all.",
     )
-    fold_s: int = Field(1, ge=0, le=60, description="Seconds between lines of one fault, or renderings of one line.")
+    fold_s: int = Field(1, ge=0, le=60, description="Seconds between lines of one fault.")
     window_s: int = Field(300, ge=1, le=86_400, description="Width of the sliding window.")
     threshold: int = Field(0, ge=0, description="More than this many in the window are an alert.")
     for_s: int = Field(0, ge=0, le=86_400, description="How long that must last.")
