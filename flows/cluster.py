@@ -1,6 +1,7 @@
 """The Bytewax graph of the tier: one source, the pure pipeline as one stateful step, one sink per store.
 
     source (shards) ─ chunks ─► tier (one Pipeline per shard) ─ deliveries ─► parquet, loki, console, dead letters
+                                  └─ findings ─► evaluator ─► Alertmanager …   or ─► topic of partials
 
 Everything is keyed by shard and stays in one worker; scaling out means more processes. The snapshot of
 an epoch holds source positions, pipelines and sink states together, so they always agree. Also runs as
@@ -13,21 +14,26 @@ import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import bytewax.operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource
-from bytewax.operators import StatefulBatchLogic
+from bytewax.operators import KeyedStream, StatefulBatchLogic
 from bytewax.outputs import FixedPartitionedSink
 
+from flows.alert_metrics import AlertMetrics
 from flows.batch import Chunk
 from flows.config import Config, load
+from flows.detect.partials import Detector
+from flows.evaluation import KEY, evaluate, partials_topic
+from flows.findings import Findings, messages
 from flows.ledger import Account, Accounted, Accounts
 from flows.metrics import Metrics
 from flows.pipeline import Pipeline
+from flows.sources.chunks import tick
 from flows.sources.drain import Drain
 from flows.sources.files import FilesSource
 from flows.sources.kafka import KafkaSource
@@ -41,6 +47,8 @@ from sinks.parquet import ParquetSink
 log = logging.getLogger("tailrace.cluster")
 
 _PUBLISH_S = 1.0
+_CLOCKS_S = 1.0  # how often the evaluator is told the time
+_HURRY_S = 0.05  # how often the clock is looked at while a kernel line is held
 
 MakeSink = Callable[[Account], FixedPartitionedSink[Delivery, Any]]
 
@@ -53,17 +61,26 @@ class Runtime:
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(default_factory=Accounts)
     metrics: Metrics = field(init=False)
+    alerts: AlertMetrics = field(init=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.accounts)
+        self.alerts = AlertMetrics(self.metrics.registry)
 
 
-class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
+class Processed(NamedTuple):
+    """What becomes of a chunk: records for the stores, findings for the evaluator."""
+
+    delivery: Delivery
+    findings: Findings
+
+
+class TierLogic(StatefulBatchLogic[Chunk, Processed, bytes]):
     """Runs the pipeline of one shard; its snapshot is the pickled state, taken at once, so it cannot change later."""
 
     def __init__(self, runtime: Runtime, state: bytes | None) -> None:
         tier = runtime.config.tier
-        self._metrics = runtime.metrics
+        self._metrics, self._xids = runtime.metrics, runtime.alerts.xids
         kafka, decode = runtime.config.source.kafka, runtime.config.decode
         self._pipeline = Pipeline(
             decode.with_kinds(kafka.kinds) if kafka else decode,
@@ -75,21 +92,28 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store
+        rules = () if runtime.config.alerts_mode() == "off" else runtime.config.all_rules()
+        self._detector = Detector(rules, runtime.config.alerts.detect, tier.cluster)
+        self._live = kafka is not None
+        self._told_time = 0.0
         self._published = 0.0
         self._reported = self._pipeline.unbalanced
         self._publish()
 
-    def on_batch(self, values: list[Chunk]) -> tuple[list[Delivery], bool]:
+    def on_batch(self, values: list[Chunk]) -> tuple[list[Processed], bool]:
         return [self._process(chunk) for chunk in values], StatefulBatchLogic.RETAIN
 
-    def on_notify(self) -> tuple[list[Delivery], bool]:
-        return [], StatefulBatchLogic.RETAIN
+    def on_notify(self) -> tuple[list[Processed], bool]:
+        """A tick between those of the source, so that a held kernel line need not wait for one."""
+        return [self._process(tick([]))], StatefulBatchLogic.RETAIN
 
-    def on_eof(self) -> tuple[list[Delivery], bool]:
+    def on_eof(self) -> tuple[list[Processed], bool]:
         return [], StatefulBatchLogic.RETAIN
 
     def notify_at(self) -> datetime | None:
-        return None
+        if not (self._live and self._pipeline.streams.hurries):
+            return None
+        return datetime.now(UTC) + timedelta(seconds=_HURRY_S)
 
     def snapshot(self) -> bytes:
         self._metrics.epoch_ended()
@@ -97,7 +121,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
         self._publish()
         return pickle.dumps(self._pipeline.state())
 
-    def _process(self, chunk: Chunk) -> Delivery:
+    def _process(self, chunk: Chunk) -> Processed:
         metrics = self._metrics
         started = time.perf_counter()
         delivery, counts = self._pipeline.process(chunk)
@@ -110,7 +134,16 @@ class TierLogic(StatefulBatchLogic[Chunk, Delivery, bytes]):
             log.error("ledger does not balance in the pipeline", extra={"lines": lines})
         if time.monotonic() - self._published > _PUBLISH_S:
             self._publish()
-        return delivery
+        self._xids.count(delivery)
+        return Processed(delivery, Findings(self._detector.partials(delivery), self._time()))
+
+    def _time(self) -> dict[Partition, int]:
+        """The clocks of the source partitions, if it is time to tell them."""
+        now = time.monotonic()
+        if now - self._told_time < _CLOCKS_S:
+            return {}
+        self._told_time = now
+        return self._pipeline.now()
 
     def _end_epoch(self) -> None:
         """Let the pipeline take up new labels; a repeat starts from the state taken after that."""
@@ -133,13 +166,27 @@ def build(runtime: Runtime) -> Dataflow:
     shards = config.tier.own_shards() if config.source.kafka else ["0000"]
     writer = open_writer(config.dead_letter)
     graph = Dataflow("tailrace")
-    chunks = op.input("source", graph, _source(runtime, shards))
-    deliveries = op.stateful_batch("tier", chunks, lambda state: TierLogic(runtime, state))
-    for name, (takes_noise, make) in _sinks(config, shards, writer).items():
+    chunks = op.input("source", graph, source(runtime, shards))
+    processed = op.stateful_batch("tier", chunks, lambda state: TierLogic(runtime, state))
+    deliveries = op.map_value("deliveries", processed, lambda done: done.delivery)
+    if config.alerts_mode() == "inline":
+        findings = op.map("findings", processed, lambda item: (KEY, item[1].findings))
+        alerts = evaluate(config, runtime.alerts, findings, writer, lambda: None)
+        records = op.map("alert_rows", alerts, lambda item: (shards[0], item[1]))
+        deliveries = op.merge("all", deliveries, records)
+    elif config.alerts_mode() == "topic":
+        told = op.flat_map_value("partials", processed, lambda done: messages(done.findings))
+        op.output("partials_topic", told, partials_topic(config, shards))
+    store(runtime, shards, writer, deliveries)
+    return graph
+
+
+def store(runtime: Runtime, shards: list[str], writer: DeadLetterWriter, deliveries: KeyedStream[Delivery]) -> None:
+    """Adds an output per store to a graph, and that of the dead letters; keys are `shards`."""
+    for name, (takes_noise, make) in _sinks(runtime.config, shards, writer).items():
         sink = Accounted(name, shards, make, runtime.accounts, takes_noise, _report_difference)
         op.output(name, deliveries, sink)
     op.output("dead_letter", deliveries, DeadLetterSink(writer, shards))
-    return graph
 
 
 def _sinks(config: Config, shards: list[str], writer: DeadLetterWriter) -> dict[str, tuple[bool, MakeSink]]:
@@ -154,7 +201,8 @@ def _sinks(config: Config, shards: list[str], writer: DeadLetterWriter) -> dict[
     return sinks
 
 
-def _source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[tuple[str, Chunk], Any]:
+def source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[tuple[str, Chunk], Any]:
+    """The source that the configuration names."""
     config = runtime.config
     if config.source.kafka:
 

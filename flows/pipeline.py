@@ -71,7 +71,9 @@ class Pipeline:
     summaries: Summaries = field(init=False)
     counts: Counts = field(default_factory=Counts)
     unbalanced: int = 0
-    clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)  # newest message, now_ms when it came
+    now_ms: int = 0
+    resumed: dict[Partition, int] = field(default_factory=dict)  # clocks of the snapshot, until the next chunk
 
     def __post_init__(self) -> None:
         self.budgets = Budgets(self.labels, self.cluster, self.shards)
@@ -81,6 +83,7 @@ class Pipeline:
         """What must survive a restart; configuration is not part of it."""
         return {
             "streams": self.streams.streams,
+            "clocks": self.now(),
             "counts": self.counts,
             "unbalanced": self.unbalanced,
             "budgets": self.budgets.state(),
@@ -89,7 +92,8 @@ class Pipeline:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where the snapshot was taken."""
-        self.streams.streams = state["streams"]
+        self.streams.restore(state["streams"])
+        self.resumed = state["clocks"]
         self.counts, self.unbalanced = state["counts"], state["unbalanced"]
         self.budgets.restore(state["budgets"])
         self.summaries.groups, self.summaries.closed = state["summaries"]
@@ -139,11 +143,21 @@ class Pipeline:
             for partition in np.unique(chunk.partition[mine]).tolist():
                 newest = chunk.appended_ms[mine & (chunk.partition == partition)].max()
                 self.clocks[chunk.topics[number], partition] = (int(newest), chunk.now_ms)
+        # Time stands still between a snapshot and the first chunk after it: what is held may go on there.
+        for place, newest_ms in self.resumed.items():
+            self.clocks.setdefault(place, (newest_ms, chunk.now_ms))
+        self.resumed = {}
         for key in self.streams.streams:
             self.clocks.setdefault(key[:2], (self.streams.streams[key].last_ms, chunk.now_ms))
         for place, newest_ms in self.summaries.open():
             self.clocks.setdefault(place, (newest_ms, chunk.now_ms))
-        return {place: newest + max(chunk.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
+        self.now_ms = chunk.now_ms
+        return self.now()
+
+    def now(self) -> dict[Partition, int]:
+        """The clock (ms) of every partition that has had a message, as of the latest chunk."""
+        moved = {place: newest + max(self.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
+        return {**self.resumed, **moved}
 
     def _parse(self, raw: Raw, waiting: list[Finished]) -> Part:
         kind = parser(raw.kind)

@@ -8,6 +8,8 @@ SINKS: dict[str, str] = {
     "loki": "sinks.loki:LokiSink",
     "dead_letter": "sinks.dead_letter:DeadLetterSink",
     "console": "sinks.console:ConsoleSink",
+    "alertmanager": "sinks.alertmanager:AlertmanagerSink",
+    "kafka_topic": "sinks.kafka_topic:KafkaTopicSink",
 }
 
 
