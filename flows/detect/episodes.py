@@ -70,23 +70,31 @@ def crossings(cells: Mapping[Cell, Tally], shape: Shape, frontier: Frontier = ST
     in it. A crossing's faults and lines are of all seconds that were in a window while it lasted. More records
     never shorten or remove a crossing.
     """
-    levels: Counter[str] = Counter()
-    steps: dict[int, Counter[str]] = {}
+    levels = {"": 0}
+    steps: list[tuple[int, str, int]] = []
     for carrier, seconds in _occurrences(cells).items():
+        name = carrier if shape.threshold else ""  # any line will do, whatever carried it
         for second, count in seconds.items():
             for at, change in ((second, count), (second + shape.window, -count)):
-                (levels if at <= frontier.at else steps.setdefault(at, Counter()))[carrier] += change
+                if at <= frontier.at:
+                    levels[name] = levels.get(name, 0) + change
+                else:
+                    steps.append((at, name, change))
+    steps.sort()
     found: list[tuple[int, int]] = []
     since = frontier.since
-    for at in sorted(steps):
-        for carrier, change in steps[at].items():
-            levels[carrier] += change
-        above = merged(levels) > shape.threshold
+    for place, (at, name, change) in enumerate(steps, 1):
+        levels[name] = levels.get(name, 0) + change
+        if place < len(steps) and steps[place][0] == at:
+            continue
+        above = (levels[""] if len(levels) == 1 else merged(levels)) > shape.threshold
         if above and since is None:
             since = at
         elif since is not None and not above:
             found.append((since, at))
             since = None
+    if not found:
+        return []
     totals = _Totals(cells, shape, frontier)
     return [Crossing(crossed, crossed + shape.hold, ends, *totals.of(crossed, ends)) for crossed, ends in found]
 
@@ -96,10 +104,10 @@ def advance(cells: dict[Cell, Tally], shape: Shape, frontier: Frontier, to: int)
     if to <= frontier.at:
         return frontier
     settled = Frontier(to, None, {}, 0)
-    for crossed, _, ends, *_ in crossings(cells, shape, frontier):
-        if crossed <= to < ends:
-            totals = _Totals(cells, shape, frontier)
-            settled = Frontier(to, crossed, *totals.parts(crossed, to - shape.window + 1))
+    lasting = [crossed for crossed, _, ends, *_ in crossings(cells, shape, frontier) if crossed <= to < ends]
+    if lasting:
+        faults, lines = _Totals(cells, shape, frontier).parts(lasting[0], to - shape.window + 1)
+        settled = Frontier(to, lasting[0], faults, lines)
     for cell in [cell for cell in cells if cell[0] <= to - shape.window - (shape.reach or 0)]:
         del cells[cell]
     return settled

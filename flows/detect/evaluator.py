@@ -27,7 +27,9 @@ from flows.detect.telling import event
 from sinks.base import Partition
 
 _NEVER = 2**62
-_TIDY_S = 60  # forgetting may wait this long, so that it is done for many seconds at once
+_TIDY_S = 300  # forgetting may wait this long, so that it is done for many seconds at once
+
+_CELLS_PER_TICK = 10_000  # below 0.1 s of work; what is due beyond waits for the next tick
 
 Key = tuple[str, Group]
 
@@ -104,12 +106,14 @@ class Evaluator:
             before = self._clocks[source] - self._config.repeat_s * 1_000
             self.forgotten["messages"] += seen.forget(before, self._config.max_messages)
         events: list[AlertEvent] = []
-        for which, reached in enumerate((self.watermark, self.now)):
+        work = 0
+        for which, reached in ((1, self.now), (0, self.watermark)):
             due = self._due[which]
-            while due and due[0][0] <= reached:
+            while due and due[0][0] <= reached and work < _CELLS_PER_TICK:
                 at, (rule, group) = heappop(due)
                 state = self._groups.get(rule, {}).get(group)
                 if state is not None and state.wake_at[which] == at:
+                    work += len(state.cells)
                     events += self._refresh(rule, group)
         return events
 

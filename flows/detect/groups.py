@@ -68,7 +68,11 @@ class GroupState:
         self.cells[cell] = (count + records * partial.weight * (not partial.follower), lines + records)
         slot = self.slots.setdefault(partial.second // max(shape.window, MIN_SLOT_S), Slot())
         slot.add(partial)
-        return self.open is None or not self.open.crossed <= partial.second < self.open.ends
+        if self.open is None or not self.open.crossed <= partial.second < self.open.ends:
+            return True
+        if not partial.follower and records * partial.weight > shape.threshold:  # enough by itself for a window
+            self.open = self.open._replace(ends=max(self.open.ends, partial.second + shape.window))
+        return False
 
     def crossings(self, shape: Shape) -> list[Crossing]:
         """All crossings since the frontier; remembers the latest."""

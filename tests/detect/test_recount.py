@@ -124,8 +124,9 @@ class Run:
 
     def end(self) -> None:
         """All clocks move on until all is settled; state must be gone then."""
-        for partition in range(PARTITIONS):
-            self.events += self.evaluator.tick({("logs", partition): (BASE + 10**6) * 1_000})
+        self.events += self.evaluator.tick(
+            {("logs", partition): (BASE + 10**6) * 1_000 for partition in range(PARTITIONS)}
+        )
         assert self.evaluator.firing() == []
         assert self.evaluator.groups() == {self.rule.name: 0}
 
