@@ -102,8 +102,11 @@ class Rule(Match):
         for key, text in {**self.labels, **self.annotations}.items():
             if not re.match(NAME, key):
                 raise ValueError(f"rule {self.name}: {key} is no name of a label")
-            foreign = placeholders(text) - self.group_fields() if key in self.labels else ()
-            if foreign:
+            try:
+                foreign = placeholders(text) - self.group_fields()
+            except ValueError as error:
+                raise ValueError(f"rule {self.name}, {key}: {error}") from error
+            if key in self.labels and foreign:
                 raise ValueError(
                     f"rule {self.name}: label {key} changes while the alert lasts: {{{min(foreign)}}} is not in "
                     "group_by; use it in an annotation"
