@@ -23,6 +23,7 @@ from sinks.dead_letter import open_writer
 from sinks.errors import Misconfigured, SinkError
 
 _SHARD = "0000"  # of the source
+_LINGER_MS = 10  # partials are few, and urgent
 _EXAMPLES = """examples:
   tailrace alerts --config tailrace.toml
   TAILRACE_ALERTS__RECOVERY__DIR=/var/lib/tailrace/alerts tailrace alerts --config tailrace.toml
@@ -54,7 +55,14 @@ def evaluators(config: Config) -> Config:
         raise Misconfigured(
             f"alerts.mode is {config.alerts_mode()}, so there is nothing to read; set it to topic, for the tier as well"
         )
-    reads = kafka.model_copy(update={"topics": [alerts.partials_topic], "group": alerts.group, "start": "earliest"})
+    reads = kafka.model_copy(
+        update={
+            "topics": [alerts.partials_topic],
+            "group": alerts.group,
+            "start": "earliest",
+            "linger_ms": min(kafka.linger_ms, _LINGER_MS),
+        }
+    )
     return config.model_copy(
         update={
             "tier": TierConfig(cluster=config.tier.cluster, generation=config.tier.generation),

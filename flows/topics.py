@@ -23,7 +23,8 @@ kafka: Any = _admin  # its names are exported without saying so, which the type 
 MAX_MESSAGE_BYTES = 2 << 20
 _ANSWER_S = 30.0
 _LOGS = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(MAX_MESSAGE_BYTES)}
-_GAPS = {"cleanup.policy": "compact"}
+# The tier's own topics beside those that the configuration names: settings beside the retention.
+_OWN: dict[str, dict[str, str]] = {"tailrace.gaps": {"cleanup.policy": "compact"}}
 _DEAD = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
 _EXAMPLES = """examples:
   tailrace topics --config tailrace.toml            # exit status 1 when something differs
@@ -90,9 +91,8 @@ def wanted_topics(config: Config, partitions: int, retention_hours: int) -> list
     """The topics that a configuration reads, and the tier's own."""
     retention = {"retention.ms": str(retention_hours * 3_600_000)}
     read = list(config.source.kafka.topics) if config.source.kafka else []
-    # The tier's own topics: settings beside the retention.
-    own: dict[str, dict[str, str]] = {config.alerts.partials_topic: {}, "tailrace.gaps": _GAPS}
-    own[config.alerts_topic() or ALERTS_TOPIC] = {}
+    named = (config.alerts.partials_topic, config.alerts_topic() or ALERTS_TOPIC)
+    own: dict[str, dict[str, str]] = {**{topic: {} for topic in named}, **_OWN}
     own[config.dead_letter.topic] = _DEAD
     return [Wanted(topic, partitions, _LOGS, retention) for topic in read] + [
         Wanted(topic, partitions, settings, {} if "cleanup.policy" in settings else retention)
