@@ -2,7 +2,7 @@
 
     python -m tests.crash.load BOOTSTRAP RATE SECONDS TOPIC_JOB TOPIC_SLURM TOPIC_KERNEL
 
-It goes on for SECONDS, and beyond them until its standard input ends.
+It writes RATE lines a second for SECONDS, and a tenth of that until its standard input ends.
 
 Every stream (kind, node) is endless and cut into blocks wherever a block ends, so that tracebacks, CRI pieces
 and kernel continuation lines are torn apart. Every line differs from all others of its node: it carries a
@@ -154,7 +154,7 @@ def _headers(kind: str, node: str, boot_time: str) -> list[tuple[str, str | byte
 
 
 def produce(bootstrap: str, rate: int, seconds: float, topics: list[str]) -> dict[str, object]:
-    """Write about `rate` lines a second for `seconds`, and until standard input has ended."""
+    """Write about `rate` lines a second for `seconds`, and a tenth of that until standard input has ended."""
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
     producer = Producer(
@@ -177,11 +177,12 @@ def produce(bootstrap: str, rate: int, seconds: float, topics: list[str]) -> dic
     turns = {name: itertools.cycle(kind.nodes) for name, kind in KINDS.items()}
     sent = dict.fromkeys(KINDS, 0)
     started = time.monotonic()
-    due = 0.0
+    due = full_s = 0.0
     while due < seconds or not told.is_set():
         due += TICK_S
+        owed = rate * (min(due, seconds) + max(due - seconds, 0.0) / 10)
         for name, kind in KINDS.items():
-            while sent[name] + kind.block <= due * rate * kind.share:
+            while sent[name] + kind.block <= owed * kind.share:
                 node = next(turns[name])
                 lines, headers = streams[name, node]
                 block = "\n".join(itertools.islice(lines, kind.block))
@@ -189,9 +190,11 @@ def produce(bootstrap: str, rate: int, seconds: float, topics: list[str]) -> dic
                 sent[name] += kind.block
             producer.poll(0)
         time.sleep(max(0.0, started + due - time.monotonic()))
+        if due <= seconds:
+            full_s = time.monotonic() - started
     if left := producer.flush(60):
         raise RuntimeError(f"{left} messages were not taken by the broker")
-    return {"lines": sent, "seconds": round(time.monotonic() - started, 1)}
+    return {"lines": sent, "full_s": round(full_s, 1), "seconds": round(time.monotonic() - started, 1)}
 
 
 if __name__ == "__main__":
