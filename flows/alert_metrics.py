@@ -1,4 +1,7 @@
-"""Metrics of detection. Bounded: labels are rules, replicas and outcomes, and at most MAX_XIDS places of faults."""
+"""Metrics of detection. Bounded: labels are rules, replicas and outcomes, and at most MAX_XIDS places of faults.
+
+Counters begin at 0 with the process, as those of flows.metrics do.
+"""
 
 import threading
 from collections import OrderedDict
@@ -33,6 +36,7 @@ class AlertMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.xids = XidCounts()
+        self.began: Seen | None = None
         self.seen: Seen | None = None
         self.events = Counter("tailrace_alert_events", "Alert events by state.", ["state"], registry=registry)
         self.sendings = Counter(
@@ -53,7 +57,7 @@ class AlertMetrics:
         self.sendings.labels(replica, outcome).inc(alerts)
 
     def publish(self, evaluator: Evaluator, firing: Mapping[str, int], now_ms: int) -> None:
-        """Take a copy of an evaluator's counts: scrapes run in another thread."""
+        """Take a copy of an evaluator's counts: scrapes run in another thread. The first ones are the base."""
         self.seen = Seen(
             dict(evaluator.groups()),
             dict(firing),
@@ -61,6 +65,7 @@ class AlertMetrics:
             evaluator.repeated.total(),
             dict(evaluator.late),
         )
+        self.began = self.began or self.seen
         if evaluator.watermark:
             self.lag.set(max(now_ms / 1000 - evaluator.watermark, 0.0))
 
@@ -116,8 +121,8 @@ class _Evaluated(Collector):
         yield CounterMetricFamily(
             "tailrace_xid_series_evicted", "Series of gpu_xid_total dropped for want of room.", value=evicted
         )
-        seen = self._metrics.seen
-        if seen is None:
+        seen, began = self._metrics.seen, self._metrics.began
+        if seen is None or began is None:
             return
         firing = GaugeMetricFamily("tailrace_alerts_firing", "Alerts that fire, by rule.", labels=["rule"])
         groups = GaugeMetricFamily("tailrace_evaluator_groups", "Groups that are counted, by rule.", labels=["rule"])
@@ -127,12 +132,15 @@ class _Evaluated(Collector):
         forgotten = CounterMetricFamily(
             "tailrace_evaluator_forgotten", "What the evaluator forgot early or could not count.", labels=["what"]
         )
-        for family, values in ((firing, seen.firing), (groups, seen.groups), (late, seen.late)):
+        for gauge, values in ((firing, seen.firing), (groups, seen.groups)):
             for rule, number in sorted(values.items()):
-                family.add_metric([rule], number)
-        for what, number in sorted(seen.forgotten.items()):
-            forgotten.add_metric([what], number)
+                gauge.add_metric([rule], number)
+        for counter, now, before in ((late, seen.late, began.late), (forgotten, seen.forgotten, began.forgotten)):
+            for name, number in sorted(now.items()):
+                counter.add_metric([name], number - before.get(name, 0))
         yield from (firing, groups, late, forgotten)
         yield CounterMetricFamily(
-            "tailrace_evaluator_repeated", "Records that were counted before, after a restart.", value=seen.repeated
+            "tailrace_evaluator_repeated",
+            "Records that were counted before, after a restart.",
+            value=seen.repeated - began.repeated,
         )

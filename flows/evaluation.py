@@ -55,6 +55,7 @@ class EvaluatorLogic(StatefulBatchLogic[Findings, Verdict, bytes]):
             self._heard = dict.fromkeys(kept["clocks"], time.monotonic())
             self._firing = {(event.fingerprint, event.starts_at): event.rule for event in self._evaluator.firing()}
             self._refreshed = 0.0
+        self._metrics.publish(self._evaluator, Counter(self._firing.values()), now_ms())
 
     def on_batch(self, values: list[Findings]) -> tuple[list[Verdict], bool]:
         findings = joined(values)

@@ -109,3 +109,29 @@ def test_loki_and_the_archive_take_summaries_and_the_ledger_balances(loki_receiv
 def test_a_refused_label_is_an_error_of_the_configuration_that_gives_the_reason() -> None:
     with pytest.raises(Misconfigured, match=r"labels: pod_uid cannot be a label: it is a new value .* and use pod"):
         runtime(labels={"pod_uid": 100})
+
+
+def test_summaries_are_counted_as_records_without_lines_and_only_those_of_this_process() -> None:
+    block = [(block_headers("training"), [N02] * 3)]
+    running = runtime()
+    logic = TierLogic(running, None)
+    logic.on_batch([chunk(block, ended=True)])
+    state = logic.snapshot()
+    assert metric(running, "tailrace_records_synthetic_total") == [
+        'tailrace_records_synthetic_total{kind="noise_summary"} 1.0'
+    ]
+    again = runtime()
+    TierLogic(again, state)
+    assert metric(again, "tailrace_records_synthetic_total") == [
+        'tailrace_records_synthetic_total{kind="noise_summary"} 0.0'
+    ]
+
+
+def test_summaries_count_lines_that_no_sink_stores() -> None:
+    pipeline = Pipeline(DecodeConfig(), stores_noise=False)
+    delivery, _ = pipeline.process(chunk([(block_headers("training"), [N02] * 3)], ended=True))
+    (said,) = [row for part in delivery.parts for row in part.rows.to_pylist()]
+    assert (said["kind"], said["owned"]) == ("noise_summary", 0)
+    assert said["message"].startswith("N02 × 3 (")
+    assert (delivery.kept, sum(delivery.dropped["N02"].values())) == ({}, 3)
+    assert pipeline.unbalanced == 0

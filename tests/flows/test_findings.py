@@ -1,11 +1,14 @@
 """What the tier tells the evaluator survives the topic; what is neither partial nor clock is a dead letter."""
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
-from flows.alert_metrics import MAX_XIDS, XidCounts
+from flows.alert_metrics import MAX_XIDS, AlertMetrics, XidCounts
 from flows.batch import Chunk
 from flows.config import validate
+from flows.detect.evaluator import Evaluator
 from flows.detect.events import Evidence, Partial
+from flows.detect.rules import DetectConfig, default_rules
 from flows.findings import Findings, from_chunk, messages
 
 EVIDENCE = Evidence(1_700_000_000_000_000_000, "logs.kernel", 3, 77, 2, "gpu-a01", "kmsg", "b", "NVRM: Xid")
@@ -82,3 +85,18 @@ def test_a_rule_of_the_configuration_takes_the_place_of_the_default_of_its_name(
     assert len(config.all_rules()) > 1
     alone = validate({"source": {"kafka": {}}, "rules": [rule], "alerts": {"default_rules": False}}, "t")
     assert [one.name for one in alone.all_rules()] == ["GpuXidCritical"]
+
+
+def test_the_evaluators_counters_begin_at_zero_with_the_process() -> None:
+    def counted(registry: CollectorRegistry) -> float | None:
+        return registry.get_sample_value("tailrace_evaluator_late_total", {"rule": "GpuXidCritical"})
+
+    evaluator = Evaluator(default_rules(), DetectConfig())
+    evaluator.late["GpuXidCritical"] = 3  # what a snapshot brings
+    registry = CollectorRegistry()
+    metrics = AlertMetrics(registry)
+    metrics.publish(evaluator, {}, 0)
+    assert counted(registry) == 0
+    evaluator.late["GpuXidCritical"] += 2
+    metrics.publish(evaluator, {}, 0)
+    assert counted(registry) == 2

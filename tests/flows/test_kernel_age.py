@@ -1,9 +1,12 @@
 """A kernel line waits a moment for the rest of its record, the same moment live and replayed."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
+from flows.cluster import Runtime, TierLogic
+from flows.config import validate
 from flows.pipeline import Pipeline
 from flows.steps.decode import DecodeConfig
 from tests.chunks import APPENDED_MS, block_headers, chunk, tick
@@ -68,3 +71,13 @@ def test_a_restart_goes_on_with_the_clocks_of_silent_partitions_and_with_what_is
     assert messages(after, tick(restarted_ms)) == []
     assert len(messages(after, tick(restarted_ms + 51))) == 1
     assert after.now() == {("logs.job", 0): APPENDED_MS + 251}
+
+
+@pytest.mark.parametrize(("behind", "records"), [(frozenset({("logs.job", 0)}), []), (frozenset(), [1])])
+def test_no_kernel_line_is_hurried_while_messages_of_its_partition_wait_to_be_read(
+    behind: frozenset[tuple[str, int]], records: list[int]
+) -> None:
+    logic = TierLogic(Runtime(validate({"source": {"kafka": {}}}, "test")), None)
+    logic.on_batch([replace(chunk([(HEADERS, [XID])]), behind=behind)])  # by the machine's clock its age is over
+    (hurried,), _ = logic.on_notify()
+    assert [len(part.rows) for part in hurried.delivery.parts] == records
