@@ -1,6 +1,6 @@
 # Everything runs from the repository root and sets up what it needs; `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup services demo test check bench chaos reference lock clean
+.PHONY: help setup services demo test check bench chaos latency reference lock clean
 
 PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -38,6 +38,9 @@ bench: setup services ## throughput from a full Kafka topic, written to benchmar
 
 chaos: setup services ## two minutes at 50,000 lines/s with at least 20 kills; every line is checked
 	$(BIN)/python -m pytest tests/crash -m chaos --override-ini "addopts=-ra -s"
+
+latency: setup services ## 50 XIDs during a flood and an outage of Loki: each an alert within 1 s (99th percentile)
+	TAILRACE_LATENCY_ALERTS=50 $(BIN)/python -m pytest tests/latency -s
 
 reference: setup ## write deploy/configs/REFERENCE.md from the configuration model
 	$(BIN)/python -m flows.reference

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from flows.steps.labels import Labelled
 from parsers.record import Stream
 from sinks.base import DeadLetter, Partition
 
@@ -36,12 +37,16 @@ class Chunk:
 
 @dataclass(slots=True)
 class Raw:
-    """Physical lines of one kind and one zone. `rows` has schema.RAW; `streams` is indexed by its column `stream`."""
+    """Physical lines of one kind and one zone. `rows` has schema.RAW; `streams` is indexed by its column `stream`.
+
+    Once labelled (flows.steps.labelling) `rows` has a column `labels` more, which indexes `labelled`.
+    """
 
     kind: str
     tz: str | None
     rows: pa.Table
     streams: list[Stream]
+    labelled: list[Labelled] = field(default_factory=list)
 
 
 @dataclass(slots=True)

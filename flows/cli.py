@@ -16,6 +16,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("flows.run:run", "run the tier: one process of it"),
+    "alerts": Command("flows.alerts:run", "run the evaluator: turns what the tier found into alerts"),
     "check": Command("flows.run:check", "validate a configuration and ask every broker and store it names"),
     "topics": Command("flows.topics:main", "create the Kafka topics, or check them"),
     "parse": Command("flows.parse:parse", "explain what a log file becomes: one JSON object per record"),

@@ -11,14 +11,18 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flows.detect.rules import DetectConfig, Rule, default_rules
+from flows.rule_tests import TestedRule
 from flows.sources.files import FilesConfig
 from flows.sources.kafka import KafkaConfig
 from flows.steps.decode import DecodeConfig
+from flows.steps.label_limits import LabelsConfig
 from flows.steps.noise import NoiseConfig
+from sinks.alertmanager import AlertmanagerConfig
 from sinks.console import ConsoleConfig
 from sinks.dead_letter import DeadLetterConfig
 from sinks.errors import Misconfigured
@@ -26,6 +30,7 @@ from sinks.loki import LokiConfig
 from sinks.parquet import ParquetConfig
 
 ENV_PREFIX = "TAILRACE_"
+ALERTS_TOPIC = "tailrace.alerts"
 
 Keys = tuple[str, ...]
 
@@ -99,6 +104,28 @@ class SinksConfig(Section):
     parquet: ParquetConfig | None = Field(None, description="The archive of all lines.")
     loki: LokiConfig | None = Field(None, description="Grafana Loki.")
     console: ConsoleConfig | None = Field(None, description="JSON lines on standard output.")
+    alertmanager: AlertmanagerConfig | None = Field(None, description="Prometheus Alertmanager, for alerts.")
+
+
+class AlertsConfig(Section):
+    """Where rules are evaluated, and what the evaluator keeps."""
+
+    mode: Literal["inline", "topic", "off"] | None = Field(
+        None,
+        description="inline: in the one process of the tier; topic: by `tailrace alerts`, which reads what the tier "
+        "found in partials_topic; off: nowhere. Unset: inline for one process, topic for several.",
+    )
+    partials_topic: str = Field("tailrace.partials", min_length=1, description="Topic from the tier to the evaluator.")
+    alerts_topic: str | None = Field(
+        None, description="Topic for all alert events. Unset: tailrace.alerts in mode topic, none inline; empty: none."
+    )
+    default_rules: bool = Field(True, description="Whether the rules that come with tailrace hold.")
+    group: str = Field("tailrace-alerts", min_length=1, description="Consumer group of `tailrace alerts`.")
+    recovery: RecoveryConfig = Field(
+        default_factory=lambda: RecoveryConfig(), description="State of `tailrace alerts`; not that of the tier."
+    )
+    http: HttpConfig = Field(default_factory=lambda: HttpConfig(), description="Metrics of `tailrace alerts`.")
+    detect: DetectConfig = Field(default_factory=lambda: DetectConfig(), description="Time and memory of detection.")
 
 
 class Config(Section):
@@ -108,10 +135,42 @@ class Config(Section):
     source: SourceConfig = Field(description="Where lines come from.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Forms of messages.")
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig(), description="What is dropped.")
+    labels: LabelsConfig = Field(default_factory=lambda: LabelsConfig(), description="Room for labels and streams.")
+    alerts: AlertsConfig = Field(default_factory=lambda: AlertsConfig(), description="Where rules are evaluated.")
+    rules: tuple[TestedRule, ...] = Field(
+        (), description="Alert rules beside the default ones; one of the same name takes the place of the default."
+    )
     sinks: SinksConfig = Field(default_factory=lambda: SinksConfig(), description="Where records go.")
     dead_letter: DeadLetterConfig = Field(default_factory=lambda: DeadLetterConfig(), description="What fits nowhere.")
     recovery: RecoveryConfig = Field(default_factory=lambda: RecoveryConfig(), description="Positions and states.")
     http: HttpConfig = Field(default_factory=lambda: HttpConfig(), description="Metrics and health.")
+
+    @model_validator(mode="after")
+    def _whole_view(self) -> "Config":
+        if self.alerts.mode == "inline" and self.tier.processes > 1:
+            raise ValueError("alerts.mode inline would see the lines of one process only: use topic")
+        if self.alerts.mode == "topic" and self.source.kafka is None:
+            raise ValueError("alerts.mode topic needs [source.kafka]: use inline")
+        names = [rule.name for rule in self.rules]
+        if double := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two rules are named {double[0]}: rename one of them")
+        return self
+
+    def alerts_mode(self) -> Literal["inline", "topic", "off"]:
+        """Where rules are evaluated."""
+        return self.alerts.mode or ("inline" if self.tier.processes == 1 else "topic")
+
+    def alerts_topic(self) -> str:
+        """The topic for alert events, empty for none."""
+        if self.alerts.alerts_topic is None:
+            return ALERTS_TOPIC if self.alerts_mode() == "topic" else ""
+        return self.alerts.alerts_topic
+
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The rules that hold."""
+        own = {rule.name for rule in self.rules}
+        kept = [rule for rule in default_rules() if rule.name not in own] if self.alerts.default_rules else []
+        return (*kept, *self.rules)
 
 
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
@@ -242,7 +301,12 @@ def _section(keys: Keys) -> type[BaseModel]:
         field = model.model_fields.get(key)
         if field is None:
             continue
-        for candidate in (field.annotation, *get_args(field.annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                model = candidate
+        model = inner_model(field.annotation) or model
     return model
+
+
+def inner_model(annotation: Any) -> type[BaseModel] | None:
+    """The model that the type of a key is, or is an option or a list of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := inner_model(inner))), None)

@@ -1,8 +1,9 @@
 """Metrics of one process, as prometheus-client takes them.
 
 All series are bounded: labels are sinks, fates, rules, reasons, topics and partitions, never values
-from log lines. Counters begin at 0 with the process, as Prometheus expects: after a kill the ledger goes
-back to its snapshot, which `rate()` would take for a reset. The ledger itself, over all restarts, is a gauge.
+from log lines; of owners of labels and of tenants so many are named as budgets keep apart. Counters begin
+at 0 with the process, as Prometheus expects: after a kill the ledger goes back to its snapshot, which
+`rate()` would take for a reset. The ledger itself, over all restarts, is a gauge.
 """
 
 import time
@@ -27,6 +28,8 @@ class Published(NamedTuple):
     held: int
     unbalanced: int
     evicted: int
+    demoted: dict[tuple[str, str], int]
+    active: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -84,7 +87,14 @@ class Metrics:
         counts = Counts()
         counts.add(pipeline.counts)
         held = sum(pipeline.streams.held().values())
-        published = Published(counts, held, pipeline.unbalanced, pipeline.streams.evicted)
+        published = Published(
+            counts,
+            held,
+            pipeline.unbalanced,
+            pipeline.streams.evicted,
+            dict(pipeline.budgets.overflow),
+            pipeline.budgets.active,
+        )
         self.restored.setdefault(id(pipeline), published)
         self.published[id(pipeline)] = published
 
@@ -99,13 +109,21 @@ class Metrics:
 
 def _together(parts: Sequence[Published]) -> Published:
     whole = Counts()
+    demoted: dict[tuple[str, str], int] = {}
+    active: dict[str, int] = {}
     for part in parts:
         whole.add(part.counts)
+        for key, records in part.demoted.items():
+            demoted[key] = demoted.get(key, 0) + records
+        for tenant, streams in part.active.items():
+            active[tenant] = active.get(tenant, 0) + streams
     return Published(
         whole,
         sum(part.held for part in parts),
         sum(part.unbalanced for part in parts),
         sum(part.evicted for part in parts),
+        demoted,
+        active,
     )
 
 
@@ -117,6 +135,7 @@ class _LedgerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._lines()
+        yield from self._labels()
         yield from self._sinks()
         yield from self._ledger()
 
@@ -153,6 +172,28 @@ class _LedgerCollector(Collector):
             yield CounterMetricFamily(f"tailrace_{name}", text, value=count)
         yield GaugeMetricFamily("tailrace_lines_held", "Lines held for the rest of their record.", value=now.held)
 
+    def _labels(self) -> Iterator[Metric]:
+        now, before = self._metrics.totals(), self._metrics.before()
+        demoted = CounterMetricFamily(
+            "tailrace_label_demotions",
+            "Records of which a label found no room, by label and owner (the worst 100 of each label by name).",
+            labels=["label", "owner"],
+        )
+        for key, records in sorted(now.demoted.items()):
+            # An owner that others displaced may be named again, with less than before.
+            demoted.add_metric(key, max(records - before.demoted.get(key, 0), 0))
+        streams = GaugeMetricFamily(
+            "tailrace_streams_active", "Streams of the last hour that the budget counts, by tenant.", labels=["tenant"]
+        )
+        for tenant, number in sorted(now.active.items()):
+            streams.add_metric([tenant], number)
+        synthetic = CounterMetricFamily(
+            "tailrace_records_synthetic", "Records that stand for no line, by kind.", labels=["kind"]
+        )
+        for kind, number in sorted(now.counts.synthetic.items()):
+            synthetic.add_metric([kind], number - before.counts.synthetic[kind])
+        yield from (demoted, streams, synthetic)
+
     def _sinks(self) -> Iterator[Metric]:
         fates = CounterMetricFamily("tailrace_sink_lines", "What became of lines, by sink.", labels=["sink", "fate"])
         gaps = GaugeMetricFamily("tailrace_sink_gap_lines", "Lines in the gap list of a sink.", labels=["sink"])
@@ -176,7 +217,8 @@ class _LedgerCollector(Collector):
             "The ledger over all restarts: read = kept + dropped + dead + held, offered = sum of its fates.",
             labels=["sink", "fate"],
         )
-        counts, held, _, _ = self._metrics.totals()
+        totals = self._metrics.totals()
+        counts, held = totals.counts, totals.held
         pipeline = {
             "read": counts.read.total(),
             "kept": counts.kept.total(),
@@ -186,7 +228,7 @@ class _LedgerCollector(Collector):
         }
         for fate, lines in pipeline.items():
             ledger.add_metric(["", fate], lines)
-        for sink, totals in self._metrics.accounts.totals().items():
+        for sink, fates in self._metrics.accounts.totals().items():
             for fate in ("offered", *FATES, "dropped"):
-                ledger.add_metric([sink, fate], totals.get(fate, 0))
+                ledger.add_metric([sink, fate], fates.get(fate, 0))
         yield ledger

@@ -1,4 +1,4 @@
-"""The order of the pure steps: chunk → decode → reassemble and parse → noise → labels → delivery.
+"""The order of the pure steps: chunk → decode → labels → read and reassemble → noise → summaries → delivery.
 
 One `Pipeline` per shard, with its state in the snapshot. Counts add up for every chunk:
 read + held before = records' lines + noise by rule + swallowed empty lines + dead + held after.
@@ -14,12 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from flows.batch import Chunk, Raw
+from flows.steps import summaries
+from flows.steps.budgets import Budgets
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
+from flows.steps.label_limits import LabelsConfig
+from flows.steps.labelling import label
 from flows.steps.labels import LabelSets
 from flows.steps.noise import NoiseConfig
 from flows.steps.read import Read, read
 from flows.steps.reassemble import Finished, Reassembler
+from flows.steps.summaries import Summaries
 from flows.steps.tally import by_partition, by_rule
 from parsers.header import Header
 from parsers.registry import parser
@@ -29,26 +34,28 @@ Rows = tuple[pa.Table, Indices]  # rows of LOG, and their places in the batch
 
 _NO_ROWS = ROWS.empty_table()
 _NONE: Rows = (_NO_ROWS, np.zeros(0, dtype=np.intp))
-# How much later than by Kafka's time a silent stream is flushed by the clock: a message takes that long to get here.
-_ON_ITS_WAY_MS = 1_000
 
 
 @dataclass(slots=True)
 class Counts:
-    """Physical lines of one chunk or of a whole run, by (topic, partition); rules by name."""
+    """Physical lines of one chunk or of a whole run, by (topic, partition); rules by name.
+
+    `synthetic` counts records that stand for no line, by kind; they are in none of the others.
+    """
 
     read: Counter[Partition] = field(default_factory=Counter)
     kept: Counter[Partition] = field(default_factory=Counter)
     dropped: dict[str, Counter[Partition]] = field(default_factory=dict)
     dead: Counter[Partition] = field(default_factory=Counter)
     messages_empty: Counter[Partition] = field(default_factory=Counter)
+    synthetic: Counter[str] = field(default_factory=Counter)
 
     def drop(self, rule: str, lines: Counter[Partition]) -> None:
         if lines:
             self.dropped.setdefault(rule, Counter()).update(lines)
 
     def add(self, other: "Counts") -> None:
-        for name in ("read", "kept", "dead", "messages_empty"):
+        for name in ("read", "kept", "dead", "messages_empty", "synthetic"):
             getattr(self, name).update(getattr(other, name))
         for rule, lines in other.dropped.items():
             self.drop(rule, lines)
@@ -60,7 +67,7 @@ def _at_once(work: Callable[[], Read]) -> Callable[[], Read]:
 
 @dataclass(slots=True)
 class Pipeline:
-    """State and steps of one shard.
+    """State and steps of one of `shards` shards.
 
     `stores_noise`: some sink takes the rows that a noise rule dropped. `background` starts work and returns
     what waits for its result; left alone, the work is done when its result is asked for.
@@ -70,20 +77,47 @@ class Pipeline:
     cluster: str = ""
     noise: NoiseConfig = field(default_factory=lambda: NoiseConfig())
     streams: Reassembler = field(default_factory=Reassembler)
-    counts: Counts = field(default_factory=Counts)
-    unbalanced: int = 0
-    clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    labels: LabelsConfig = field(default_factory=lambda: LabelsConfig())
+    shards: int = 1
     stores_noise: bool = True
     background: "Callable[[Callable[[], Read]], Callable[[], Read]]" = _at_once
+    budgets: Budgets = field(init=False)
+    summaries: Summaries = field(init=False)
+    counts: Counts = field(default_factory=Counts)
+    unbalanced: int = 0
+    clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)  # newest message, now_ms when it came
+    now_ms: int = 0
+    resumed: dict[Partition, int] = field(default_factory=dict)  # clocks of the snapshot, until the next chunk
+
+    def __post_init__(self) -> None:
+        self.budgets = Budgets(self.labels, self.cluster, self.shards)
+        self.summaries = Summaries(self.noise.summary_s, self.cluster)
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart; configuration is not part of it."""
-        return {"streams": self.streams.streams, "counts": self.counts, "unbalanced": self.unbalanced}
+        return {
+            "streams": self.streams.streams,
+            "clocks": self.now(),
+            "counts": self.counts,
+            "unbalanced": self.unbalanced,
+            "budgets": self.budgets.state(),
+            "summaries": (self.summaries.groups, self.summaries.closed),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where the snapshot was taken."""
-        self.streams.streams = state["streams"]
+        self.streams.restore(state["streams"])
+        self.resumed = state["clocks"]
         self.counts, self.unbalanced = state["counts"], state["unbalanced"]
+        self.budgets.restore(state["budgets"])
+        self.summaries.groups, self.summaries.closed = state["summaries"]
+
+    def end_epoch(self) -> Counter[tuple[str, str]]:
+        """To be called before the state is taken for the snapshot that ends an epoch.
+
+        Returns the records of the epoch that had a label demoted for want of room, by (label, owner).
+        """
+        return self.budgets.end_epoch()
 
     def process(self, chunk: Chunk) -> tuple[Delivery, Counts]:
         """Take a chunk (or a tick) through all steps; returns what the sinks get and this chunk's counts."""
@@ -95,26 +129,29 @@ class Pipeline:
             counts.read[letter.topic, letter.partition] += letter.lines
             counts.dead[letter.topic, letter.partition] += letter.lines
         counts.messages_empty.update(decoded.empty)
-        for raw in decoded.raws:
+        raws = label(chunk, decoded.raws, self.budgets)
+        for raw in raws:
             counts.read.update(by_partition(raw.rows))
         # The largest is read in the background, where the caller has one, while the others are parsed.
-        sizes = [len(raw.rows) for raw in decoded.raws]
+        sizes = [len(raw.rows) for raw in raws]
         largest = sizes.index(max(sizes)) if len(sizes) > 1 else -1
-        waited = self.background(partial(read, decoded.raws[largest], self.noise)) if largest >= 0 else None
+        waited = self.background(partial(read, raws[largest], self.noise)) if largest >= 0 else None
         parts = {
-            place: self._parse(read(raw, self.noise), counts)
-            for place, raw in enumerate(decoded.raws)
-            if place != largest
+            place: self._parse(read(raw, self.noise), counts) for place, raw in enumerate(raws) if place != largest
         }
         if waited is not None:
             parts[largest] = self._parse(waited(), counts)
         delivery.parts += [part for _, part in sorted(parts.items())]
         # Only now: what the chunk holds of a stream may be what the stream waits for.
+        clocks = self._tell_time(chunk)
         waiting: dict[str, list[Finished]] = {}
-        for done in self.streams.flush() if chunk.ended else self.streams.tick(self._tell_time(chunk)):
+        for done in self.streams.flush() if chunk.ended else self.streams.tick(clocks):
             waiting.setdefault(done.kind, []).append(done)
         for kind, finished in waiting.items():
-            delivery.parts.append(self._part(kind, _NONE, _NONE, finished, LabelSets(kind, self.cluster)))
+            delivery.parts.append(self._part(kind, _NONE, _NONE, finished, LabelSets(kind)))
+        if summed := self.summaries.close(clocks, chunk.ended):
+            delivery.parts.append(self._part(summaries.KIND, _NONE, _NONE, summed, LabelSets(summaries.KIND)))
+            counts.synthetic[summaries.KIND] += len(summed)
         self._settle(delivery, counts, held_before)
         return delivery, counts
 
@@ -129,19 +166,28 @@ class Pipeline:
             for partition in np.unique(chunk.partition[mine]).tolist():
                 newest = chunk.appended_ms[mine & (chunk.partition == partition)].max()
                 self.clocks[chunk.topics[number], partition] = (int(newest), chunk.now_ms)
+        # Time stands still between a snapshot and the first chunk after it: what is held may go on there.
+        for place, newest_ms in self.resumed.items():
+            self.clocks.setdefault(place, (newest_ms, chunk.now_ms))
+        self.resumed = {}
         for key in self.streams.streams:
             self.clocks.setdefault(key[:2], (self.streams.streams[key].last_ms, chunk.now_ms))
+        for place, newest_ms in self.summaries.open():
+            self.clocks.setdefault(place, (newest_ms, chunk.now_ms))
         for place in chunk.behind & self.clocks.keys():
             self.clocks[place] = (self.clocks[place][0], chunk.now_ms)
-        return {
-            place: newest + max(chunk.now_ms - seen - _ON_ITS_WAY_MS, 0)
-            for place, (newest, seen) in self.clocks.items()
-        }
+        self.now_ms = chunk.now_ms
+        return self.now()
+
+    def now(self) -> dict[Partition, int]:
+        """The clock (ms) of every partition that has had a message, as of the latest chunk."""
+        moved = {place: newest + max(self.now_ms - seen, 0) for place, (newest, seen) in self.clocks.items()}
+        return {**self.resumed, **moved}
 
     def _parse(self, lines: Read, counts: Counts) -> Part:
         raw, kept, is_noise = lines.raw, lines.kept, lines.is_noise
         finished, taken = self.streams.feed(raw, lines.gated, lines.rich)
-        labels = LabelSets(raw.kind, self.cluster)
+        labels = LabelSets(raw.kind, raw.labelled)
         plain = np.flatnonzero(~taken[kept])
         rows = plain_rows(raw, kept[plain], _pick(lines.header, plain), labels)
         quiet = np.flatnonzero(is_noise & ~taken)
@@ -154,7 +200,8 @@ class Pipeline:
         )
 
     def _quiet(self, raw: Raw, rows: Indices, noise: pa.DictionaryArray, counts: Counts) -> Rows:
-        """Rows of noise, where a sink stores them; else they are only counted."""
+        """Rows of noise, where a sink stores them; else they are only counted. Both ways they are summed up."""
+        self.summaries.add_lines(raw, rows, noise)
         if self.stores_noise:
             return plain_rows(raw, rows, Header(), None, noise), rows
         places = raw.rows.select(["topic", "partition"]).take(pa.array(rows))
@@ -177,9 +224,13 @@ class Pipeline:
                 _reduce(done)
             dropped = self.noise.drops(done.record.fields.get("noise"), done.envelope)
             (still if dropped else loud).append(done)
+            if dropped:
+                self.summaries.add_record(done)
         rows = _merge(kept, loud, labels)
         noise = _merge(quiet, still, labels)
-        return Part(kind, rows, noise, list(labels.numbers))
+        for labelled, records in labels.over.items():
+            self.budgets.count(labelled, records)
+        return Part(kind, rows, noise, labels.streams, labels.demoted)
 
     def _settle(self, delivery: Delivery, counts: Counts, held_before: dict[Partition, int]) -> None:
         """Count what became of every line, and check that it adds up."""

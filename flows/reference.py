@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.config import Config
+from flows.config import Config, inner_model
 
 PAGE = Path(__file__).parent.parent / "deploy" / "configs" / "REFERENCE.md"
 
@@ -26,7 +26,7 @@ def page() -> str:
 
 
 def _section(model: type[BaseModel], place: str) -> Iterator[str]:
-    plain = {name: info for name, info in model.model_fields.items() if _model(info.annotation) is None}
+    plain = {name: info for name, info in model.model_fields.items() if inner_model(info.annotation) is None}
     if plain:
         title = f"`[{place}]`" if place else "Top level"
         yield f"\n## {title}\n\n{_sentence(model)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
@@ -35,20 +35,13 @@ def _section(model: type[BaseModel], place: str) -> Iterator[str]:
             shown = "required" if default is PydanticUndefined else f"`{_shown(default)}`"
             yield f"| `{name}` | {_type(info.annotation)} | {shown} | {_cell(info.description or '')} |\n"
     for name, info in model.model_fields.items():
-        inner = _model(info.annotation)
+        inner = inner_model(info.annotation)
         if inner is not None:
             yield from _section(inner, f"{place}.{name}".lstrip("."))
 
 
 def _sentence(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").split("\n\n")[0].split())
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
 
 
 def _type(annotation: Any) -> str:

@@ -6,10 +6,11 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from bytewax.dataflow import Dataflow
 from bytewax.errors import BytewaxRuntimeError
 from bytewax.run import cli_main
 
@@ -18,6 +19,7 @@ from flows import recovery
 from flows.cluster import Runtime, build
 from flows.config import Config, load, shown
 from flows.preflight import checks, require
+from flows.rule_tests import failures
 from flows.serving import serve
 from flows.shutdown import on_signals
 from sinks.errors import Misconfigured, SinkError
@@ -35,8 +37,8 @@ _RUN_EXAMPLES = """examples:
   TAILRACE_TIER__PROCESS=1 tailrace run --config tailrace.toml   # the second process of the layout
 """
 _CHECK_EXAMPLES = """examples:
-  tailrace check --config tailrace.toml             # validate, then ask every broker and store
-  tailrace check --config tailrace.toml --offline   # validate only, for use in CI
+  tailrace check --config tailrace.toml             # validate, test the rules, then ask every broker and store
+  tailrace check --config tailrace.toml --offline   # validate and test the rules only, for use in CI
 """
 
 
@@ -45,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
 
     Exit status 0, 2 for a wrong configuration, 75 when a store failed for too long: then start it again.
     """
-    options = _parser("run", run.__doc__ or "", _RUN_EXAMPLES)
+    options = command_line("run", run.__doc__ or "", _RUN_EXAMPLES)
     options.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     arguments = options.parse_args(argv)
     try:
@@ -58,7 +60,9 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_CONFIG if isinstance(error, Misconfigured) else EXIT_AGAIN
 
 
-def execute(config: Config, runtime: "Runtime | None" = None) -> int:
+def execute(
+    config: Config, runtime: "Runtime | None" = None, build_graph: Callable[[Runtime], Dataflow] = build
+) -> int:
     """Run the dataflow of a valid configuration in this process, from the main thread.
 
     Raises Misconfigured when a person must act, another SinkError when a start from the last epoch may help.
@@ -67,7 +71,7 @@ def execute(config: Config, runtime: "Runtime | None" = None) -> int:
     store = recovery.open_store(config)
     epoch = config.recovery.epoch_s
     on_signals(runtime.drain.set, _DRAIN_PATIENCE_EPOCHS * epoch + 30.0, log.warning)
-    graph = build(runtime)
+    graph = build_graph(runtime)
     server = None
     if config.http.port:
         server = serve(
@@ -110,15 +114,22 @@ def ledger(runtime: Runtime) -> dict[str, object]:
 
 
 def check(argv: Sequence[str]) -> int:
-    """Validate a configuration and ask everything it names. Exit status 0, or 2 with what to change."""
-    options = _parser("check", check.__doc__ or "", _CHECK_EXAMPLES)
-    options.add_argument("--offline", action="store_true", help="validate only; open no connection")
+    """Validate a configuration, run the tests of its rules, and ask everything it names.
+
+    Exit status 0, or 2 with what to change.
+    """
+    options = command_line("check", check.__doc__ or "", _CHECK_EXAMPLES)
+    options.add_argument("--offline", action="store_true", help="open no connection")
     options.add_argument("--show", action="store_true", help="print the configuration with all defaults as JSON")
     arguments = options.parse_args(argv)
     try:
         config = load(arguments.config)
         if arguments.show:
             sys.stdout.write(json.dumps(shown(config), indent=2) + "\n")
+        if failed := failures(config.rules, config.decode, config.alerts.detect, config.tier.cluster):
+            raise Misconfigured("\n".join(failed))
+        if tests := sum(len(rule.tests) for rule in config.rules):
+            sys.stderr.write(f"ok  {tests} tests of rules\n")
         for name, check_one in () if arguments.offline else checks(config):
             started = time.monotonic()
             check_one()
@@ -130,7 +141,8 @@ def check(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser(name: str, text: str, examples: str) -> argparse.ArgumentParser:
+def command_line(name: str, text: str, examples: str) -> argparse.ArgumentParser:
+    """The options that all commands with a configuration have."""
     parser = argparse.ArgumentParser(
         prog=f"tailrace {name}",
         description=text,

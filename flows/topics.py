@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as _admin
 
-from flows.config import Config, load
+from flows.config import ALERTS_TOPIC, Config, load
 from flows.sources.broker import START_S, BrokerConfig, connect, partitions
 from sinks.errors import Misconfigured
 
@@ -23,12 +23,8 @@ kafka: Any = _admin  # its names are exported without saying so, which the type 
 MAX_MESSAGE_BYTES = 2 << 20
 _ANSWER_S = 30.0
 _LOGS = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(MAX_MESSAGE_BYTES)}
-# The tier's own topics beside the one of dead letters: settings beside the retention.
-_OWN: dict[str, dict[str, str]] = {
-    "tailrace.partials": {},
-    "tailrace.gaps": {"cleanup.policy": "compact"},
-    "tailrace.alerts": {},
-}
+# The tier's own topics beside those that the configuration names: settings beside the retention.
+_OWN: dict[str, dict[str, str]] = {"tailrace.gaps": {"cleanup.policy": "compact"}}
 _DEAD = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
 _EXAMPLES = """examples:
   tailrace topics --config tailrace.toml            # exit status 1 when something differs
@@ -95,7 +91,9 @@ def wanted_topics(config: Config, partitions: int, retention_hours: int) -> list
     """The topics that a configuration reads, and the tier's own."""
     retention = {"retention.ms": str(retention_hours * 3_600_000)}
     read = list(config.source.kafka.topics) if config.source.kafka else []
-    own = {**_OWN, config.dead_letter.topic: _DEAD}
+    named = (config.alerts.partials_topic, config.alerts_topic() or ALERTS_TOPIC)
+    own: dict[str, dict[str, str]] = {**{topic: {} for topic in named}, **_OWN}
+    own[config.dead_letter.topic] = _DEAD
     return [Wanted(topic, partitions, _LOGS, retention) for topic in read] + [
         Wanted(topic, partitions, settings, {} if "cleanup.policy" in settings else retention)
         for topic, settings in own.items()

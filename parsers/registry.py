@@ -13,17 +13,23 @@ class Kind:
     """`parser` is `module:NAME` of a `Parser`, loaded when first used; `job` is Loki's `job` label.
 
     `follows`: a line may belong to the record before it, so the last line of a stream is complete only
-    when the next one is seen (or after a while).
+    when the next one is seen (or after a while). `age_ms`: how long after its last line (broker's time) the rest
+    of a record may come, where that is known to be short; None leaves it to the configuration.
     """
 
     parser: str
     job: str
     follows: bool = False
+    age_ms: int | None = None
 
+
+# A read of /dev/kmsg returns a whole record with its ` KEY=value` lines (Documentation/ABI/testing/dev-kmsg), and
+# dmesg prints one at a time: what reads them sends all lines of a record at once. And an XID must not wait.
+_KERNEL_AGE_MS = 100
 
 KINDS: dict[str, Kind] = {
-    "kmsg": Kind("parsers.kernel:KMSG", "kmsg", follows=True),
-    "dmesg": Kind("parsers.kernel:DMESG", "kmsg", follows=True),
+    "kmsg": Kind("parsers.kernel:KMSG", "kmsg", follows=True, age_ms=_KERNEL_AGE_MS),
+    "dmesg": Kind("parsers.kernel:DMESG", "kmsg", follows=True, age_ms=_KERNEL_AGE_MS),
     "slurmctld": Kind("parsers.slurm:SLURMCTLD", "slurmctld", follows=True),
     "slurmd": Kind("parsers.slurm:SLURMD", "slurmd", follows=True),
     "training": Kind("parsers.training:TRAINING", "training"),

@@ -32,13 +32,15 @@ class Part:
     `rows` (schema.LOG plus `body` and `stream`) are the records that every store gets; `noise` (schema.LOG) were
     dropped by a named rule and reach the archive only. `body` (large_binary) is the text without the
     carrier's prefix, null where that is `raw` itself; `stream` (int32) indexes `streams`, the label set
-    of each Loki stream as sorted (name, value) pairs.
+    of each Loki stream as sorted (name, value) pairs, and `demoted`, the pairs that found no room as
+    labels and are metadata of each record (empty when there are none at all).
     """
 
     kind: str
     rows: pa.Table
     noise: pa.Table
     streams: Sequence[tuple[tuple[str, str], ...]]
+    demoted: Sequence[tuple[tuple[str, str], ...]] = ()
 
 
 @dataclass(slots=True)

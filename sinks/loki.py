@@ -217,7 +217,12 @@ class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
         if not rows.num_rows:
             return
         encoded = encode(
-            rows, place, part.streams, max_line=self._config.limits.max_line_bytes, record_id=self._config.record_id
+            rows,
+            place,
+            part.streams,
+            part.demoted,
+            max_line=self._config.limits.max_line_bytes,
+            record_id=self._config.record_id,
         )
         wait = self._config.urgent_s if part.kind in self._config.urgent_kinds else self._config.flush_s
         due = monotonic() + wait

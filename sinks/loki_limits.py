@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Labels = tuple[tuple[str, str], ...]  # sorted (name, value) pairs
 
 REPLAY = ("replay", "true")  # label of the stream that takes what is too far behind its own
-MAX_PAIRS = 110  # of 128 per entry: the typed columns and the id need the others
+MAX_PAIRS = 100  # of 128 per entry: the typed columns, demoted labels and the id need the others
 MAX_PAIR_BYTES = 56 * 1024  # of 64 KiB per entry
-MAX_VALUE_BYTES = 256  # of one typed column
+MAX_VALUE_BYTES = 256  # of one typed column or demoted label
 
 
 class Limits(BaseModel):

@@ -11,7 +11,7 @@ decoders must accept (protobuf's encoding guide) and Loki does. So headers are o
 entry is header + line + metadata, joined by Arrow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,9 +101,17 @@ def flat(rows: pa.Table, name: str) -> pa.Array:
 
 
 def encode(
-    rows: pa.Table, place: npt.NDArray[np.int32], streams: Sequence[Labels], *, max_line: int, record_id: bool
+    rows: pa.Table,
+    place: npt.NDArray[np.int32],
+    streams: Sequence[Labels],
+    demoted: Sequence[Labels] = (),
+    *,
+    max_line: int,
+    record_id: bool,
 ) -> Entries:
     """Entries of `rows` (schema.LOG plus body and stream, at least one row, no time before 1970).
+
+    `streams` and `demoted` as of sinks.base.Part.
 
     Lines longer than `max_line` bytes are cut at a character and flagged `truncated`.
     """
@@ -114,7 +122,7 @@ def encode(
         raw = flat(rows, "raw")
         lines = raw if lines.null_count == len(lines) else pc.coalesce(lines, raw)
     lines, too_long = cut_lines(lines, max_line)
-    pieces = _metadata(rows, stream, streams, too_long)
+    pieces = _metadata(rows, stream, [dict(pairs) for pairs in streams], demoted, too_long)
     if record_id:
         pieces += _identity(rows)
     length = np.asarray(pc.binary_length(lines))
@@ -187,11 +195,23 @@ def _pair(name: bytes, value: bytes) -> bytes:
 
 
 def _metadata(
-    rows: pa.Table, stream: npt.NDArray[np.int32], streams: Sequence[Labels], too_long: npt.NDArray[np.intp]
+    rows: pa.Table,
+    stream: npt.NDArray[np.int32],
+    taken: Sequence[dict[str, str]],
+    demoted: Sequence[Labels],
+    too_long: npt.NDArray[np.intp],
 ) -> list[pa.Array]:
-    """Columns of encoded pairs; a name that is a label of the row's stream is left out, Loki would rename it."""
-    taken = [{name for name, _ in labels} for labels in streams]
+    """Columns of encoded pairs. A name that is `taken` by a label of the row's stream is left out, Loki would rename
+    it; likewise that of a demoted label, which knows better.
+    """
     pieces = []
+    if demoted:
+        encoded = [
+            b"".join(_pair(name.encode(), cut(text.encode(errors="replace"), MAX_VALUE_BYTES)) for name, text in pairs)
+            for pairs in demoted
+        ]
+        pieces.append(_pick(encoded, stream.astype(np.int64)))
+        taken = [{**labels, **dict(pairs)} for labels, pairs in zip(taken, demoted, strict=True)]
     for name in METADATA:
         column = flat(rows, name)
         if column.null_count < len(column):
@@ -230,7 +250,7 @@ def _column(name: bytes, column: pa.Array, hidden: npt.NDArray[np.bool_] | None)
     return _pick(encoded, index if hidden is None else np.where(hidden, len(encoded), index))
 
 
-def _rich(names: list[str], values: list[str | None], taken: set[str]) -> bytes:
+def _rich(names: list[str], values: list[str | None], taken: Container[str]) -> bytes:
     """The map `fields` of one row, within Loki's bounds."""
     out: dict[bytes, bytes] = {}
     left = MAX_PAIR_BYTES

@@ -1,4 +1,4 @@
-"""Sinks by the name of their section in the configuration. A new sink is one file, one line here, one test.
+"""Sinks of records by the name of their section in the configuration. A new sink is one file, one line here, one test.
 
 A sink class has `at(config, site)`, which makes it, and `check()`, which raises Misconfigured when a person
 must act before it can work.

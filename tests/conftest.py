@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from flows.demo.loki_receiver import Receiver
+from tests.services import alertmanager as alertmanager_service
 from tests.services import kafka as kafka_service
 from tests.services import loki as loki_service
 from tests.services import s3 as s3_service
 from tests.services import table
+from tests.services.alertmanager import Alertmanager
 from tests.services.kafka import Kafka
 from tests.services.loki import LokiStore
 from tests.services.s3 import S3
@@ -56,6 +59,19 @@ def loki_receiver() -> Iterator[Receiver]:
     """A fresh strict receiver with Loki's default limits; it keeps what it takes."""
     with Receiver() as receiver:
         yield receiver
+
+
+@pytest.fixture(scope="session")
+def alertmanager() -> Iterator[Alertmanager]:
+    """An Alertmanager: `alertmanager.url`, `alertmanager.alerts(label="x")`, `alertmanager.pages.of(label="x")`."""
+    with alertmanager_service.alertmanager() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The program promtool."""
+    return alertmanager_service.promtool()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from flows.batch import Raw
 from flows.steps.labels import LabelSets
-from flows.steps.reassemble import Finished
+from flows.steps.reassemble import Finished, whole
 from parsers.header import Header, slices
 from parsers.schema import CODE, ENVELOPE, LOG, TYPED
 
@@ -65,10 +65,9 @@ def plain_rows(
         **header.columns,
     }
     columns |= _shared(table, ["topic"], indices)
-    envelope = _shared(table, ENVELOPE.names, indices)
-    columns |= envelope
+    columns |= _shared(table, ENVELOPE.names, indices)
     if labels is not None:
-        columns["stream"] = labels.column(envelope, header.level)
+        columns["stream"] = labels.column(whole(table["labels"]).take(indices), header.level)
     if header.body is not None:
         starts = np.asarray(header.body.to_numpy(zero_copy_only=False), dtype=np.int64)
         columns["body"] = pc.if_else(pa.array(starts > 0), slices(lines, starts), pa.scalar(None, pa.large_binary()))
@@ -108,7 +107,7 @@ def rich_rows(finished: Sequence[Finished], labels: LabelSets) -> pa.Table:
         "flags": [sorted(record.flags) or None for record in records],
         "raw": [done.raw for done in finished],
         "body": [None if record.body is None else record.body.encode(errors="replace") for record in records],
-        "stream": [labels.number(done.envelope, done.record.fields.get("level")) for done in finished],
+        "stream": [labels.number(done.labelled, done.record.fields.get("level")) for done in finished],
     }
     arrays = _envelopes([done.envelope for done in finished])
     arrays |= {name: _column(values, ROWS.field(name)) for name, values in columns.items()}

@@ -2,11 +2,14 @@
 
 A label set comes from the message (its headers) and, for kernel and journal kinds, the level as
 `priority`; ids that a line merely mentions (a job id in slurmctld.log) never become labels, since they
-would make a stream of almost every line.
+would make a stream of almost every line. Which labels of a message are shown is decided when it is read
+(flows.steps.budgets) and goes with its rows as column `labels`, so a record that is held keeps its labels.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,46 +21,77 @@ LABELS = ("cluster", "namespace", "pod", "container", "node", "app", "team", "ow
 WITH_PRIORITY = frozenset({"kmsg", "dmesg", "journal"})
 
 
-def label_set(envelope: Mapping[str, str | None], cluster: str, priority: str | None) -> Labels:
-    """The label set of one record, sorted by name; empty values are left out."""
+class Labelled(NamedTuple):
+    """What the records of one message show: sorted (name, value) pairs.
+
+    `shown` are labels, `demoted` structured metadata; the level goes to the former as `priority` where
+    `priority` is true. `over` names the labels that are demoted for want of room, `owner` whom it is due to;
+    `place` is the (topic, partition) of the message.
+    """
+
+    shown: Labels
+    demoted: Labels = ()
+    priority: bool = True
+    over: tuple[str, ...] = ()
+    owner: str = ""
+    place: tuple[str, int] = ("", -1)
+    tenant: str = ""
+
+
+def label_pairs(envelope: Mapping[str, str | None], cluster: str) -> Labels:
+    """All labels of a message but `priority`, sorted by name; empty values are left out."""
     pairs = [("job_id" if name == "owner_job" else name, value) for name in LABELS if (value := envelope.get(name))]
     if cluster and not envelope.get("cluster"):
         pairs.append(("cluster", cluster))
-    if priority:
-        pairs.append(("priority", priority))
     return tuple(sorted(pairs))
 
 
 @dataclass(slots=True)
 class LabelSets:
-    """Label sets of one part, numbered as they are met."""
+    """Label sets of one part, numbered as they are met: what is shown, and what is demoted."""
 
     kind: str
-    cluster: str
-    numbers: dict[Labels, int] = field(default_factory=dict)
+    labelled: list[Labelled] = field(default_factory=list)  # what the column `labels` indexes
+    numbers: dict[tuple[Labels, Labels], int] = field(default_factory=dict)
+    over: Counter[Labelled] = field(default_factory=Counter)  # records of which labels found no room
 
-    def number(self, envelope: Mapping[str, str | None], level: str | None) -> int:
-        """The number of one record's label set."""
-        labels = label_set(envelope, self.cluster, level if self.kind in WITH_PRIORITY else None)
-        return self.numbers.setdefault(labels, len(self.numbers))
+    def number(self, labelled: Labelled, level: str | None, records: int = 1) -> int:
+        """The number of the label set of one record, or of some that are alike."""
+        shown, demoted = labelled.shown, labelled.demoted
+        if level and self.kind in WITH_PRIORITY:
+            if labelled.priority:
+                shown = tuple(sorted((*shown, ("priority", level))))
+            else:
+                demoted = tuple(sorted((*demoted, ("priority", level))))
+        if labelled.over:
+            self.over[labelled] += records
+        return self.numbers.setdefault((shown, demoted), len(self.numbers))
 
-    def column(self, envelope: Mapping[str, pa.DictionaryArray], level: pa.Array | None) -> pa.Array:
-        """The numbers (int32) of whole columns: `envelope` is schema.ENVELOPE with shared indices."""
-        index = envelope["node"].indices.to_numpy()
-        words = {name: column.dictionary.to_pylist() for name, column in envelope.items()}
+    def column(self, labels: pa.Array, level: pa.Array | None) -> pa.Array:
+        """The numbers (int32) of whole columns: `labels` (int32) indexes `labelled`."""
+        index = labels.to_numpy().astype(np.int64)
         levels: list[str | None] = [None]
-        code = np.zeros(len(index), dtype=np.int64)
         if level is not None and self.kind in WITH_PRIORITY:
             levels += level.dictionary.to_pylist()
-            code = level.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
-        pairs, inverse = distinct(index.astype(np.int64) * len(levels) + code)
+            index *= len(levels)
+            index += level.indices.fill_null(-1).to_numpy() + np.int64(1)
+        pairs, inverse = distinct(index)
         numbers = [
-            self.number(
-                {name: values[pair // len(levels)] for name, values in words.items()}, levels[pair % len(levels)]
-            )
-            for pair in pairs.tolist()
+            self.number(self.labelled[pair // len(levels)], levels[pair % len(levels)], records)
+            for pair, records in zip(pairs.tolist(), np.bincount(inverse).tolist(), strict=True)
         ]
         return pa.array(np.array(numbers, dtype=np.int32)[inverse])
+
+    @property
+    def streams(self) -> list[Labels]:
+        """The labels of each number."""
+        return [shown for shown, _ in self.numbers]
+
+    @property
+    def demoted(self) -> list[Labels]:
+        """The demoted pairs of each number; empty when none has any."""
+        pairs = [demoted for _, demoted in self.numbers]
+        return pairs if any(pairs) else []
 
 
 def distinct(

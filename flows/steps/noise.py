@@ -30,6 +30,14 @@ class NoiseConfig(BaseModel):
         description="Header values that exempt a stream: whoever asked for TRACE output wants to read it.",
     )
 
+    summary_s: int = Field(
+        60,
+        ge=0,
+        le=3600,
+        description="Length of the windows, in seconds, of which a record says what was dropped for each node and job; "
+        "0 writes no such records.",
+    )
+
     @field_validator("keep")
     @classmethod
     def _known_rules(cls, keep: tuple[str, ...]) -> tuple[str, ...]:

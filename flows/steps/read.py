@@ -66,4 +66,5 @@ def _by_stream(raw: Raw) -> Raw:
     stream = raw.rows["stream"].combine_chunks().to_numpy()
     if np.all(np.diff(stream) >= 0):
         return raw
-    return Raw(raw.kind, raw.tz, raw.rows.take(pa.array(np.argsort(stream, kind="stable"))), raw.streams)
+    rows = raw.rows.take(pa.array(np.argsort(stream, kind="stable")))
+    return Raw(raw.kind, raw.tz, rows, raw.streams, raw.labelled)

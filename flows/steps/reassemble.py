@@ -4,29 +4,42 @@ A parser sees the lines of its stream that the gate picked and, while it holds s
 that follow. What it holds is bounded per stream (parsers.record.MAX_HELD_*) and here in all: past
 `max_streams` or `max_bytes` the stream that has been silent longest is flushed early, and counted.
 
-A stream is flushed once its next line is more than `max_age_ms` younger (broker time) than its last,
-or when the clock says so. Both give the same records, so a replay repeats them. Empty lines that make
-no record are counted in `swallowed` by (topic, partition).
+A stream is flushed once its next line is more than its age younger (broker time) than its last, or when the
+clock says so. Both give the same records, so a replay repeats them: the clock waits longer than the lines may
+be apart, for one that the broker has and that is on its way to us. The age is that of the kind
+(parsers.registry), at most `max_age_ms`. Empty lines that make no record are counted in `swallowed` by
+(topic, partition).
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from flows.batch import Raw
+from flows.steps.labels import Labelled
 from parsers.clock import Stamp
 from parsers.record import Line, Record, Ref, Stream, StreamParser
 from parsers.registry import KINDS, parser
 from parsers.schema import ENVELOPE
 
 ENVELOPE_NAMES = ENVELOPE.names
+GRACE_MS = 1_000  # a line that the broker took in time is read by then
+QUICK_GRACE_MS = 150  # the same for kinds with an age of their own, which are not to wait
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 StreamKey = tuple[str, int, Stream]  # topic, partition, stream
+
+
+class Said(NamedTuple):
+    """What the message of a line says of it: schema.ENVELOPE values, and the labels they are shown as."""
+
+    envelope: dict[str, str | None]
+    labelled: Labelled
 
 
 @dataclass(slots=True)
@@ -38,18 +51,18 @@ class Held:
 
     raw: bytes
     appended_ms: int
+    said: Said
     gated: bool
     counted: bool = False
 
 
 @dataclass(slots=True)
 class Open:
-    """One stream whose parser holds lines. `envelope`: schema.ENVELOPE values of its latest message."""
+    """One stream whose parser holds lines."""
 
     parser: StreamParser
     topic: str
     partition: int
-    envelope: dict[str, str | None]
     last_ms: int
     lines: dict[Ref, Held] = field(default_factory=dict)
 
@@ -72,6 +85,7 @@ class Finished:
     topic: str
     partition: int
     envelope: dict[str, str | None]
+    labelled: Labelled
     appended_ms: int
     raw: bytes
     owned: int
@@ -89,6 +103,18 @@ class Reassembler:
     streams: "OrderedDict[StreamKey, Open]" = field(default_factory=OrderedDict)
     evicted: int = 0
     swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _quick: set[StreamKey] = field(default_factory=set)  # open streams of a kind with a short age, and some closed
+
+    @property
+    def hurries(self) -> bool:
+        """Whether something is held that the clock will flush soon."""
+        self._quick = {key for key in self._quick if key in self.streams}
+        return bool(self._quick)
+
+    def restore(self, streams: "OrderedDict[StreamKey, Open]") -> None:
+        """Go on with the streams of a snapshot."""
+        self.streams = streams
+        self._quick = {key for key in streams if self._age_ms(key) < self.max_age_ms}
 
     def feed(self, raw: Raw, gated: Mask, rich: Mask) -> tuple[list[Finished], Mask]:
         """Feed the rows marked `rich` and what must follow them; in kinds that follow also the last of each stream.
@@ -114,7 +140,7 @@ class Reassembler:
             if opened is None:
                 if first == last:
                     continue
-                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.envelope(start), rows.appended(start))
+                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.appended(start))
             self._feed_run(
                 key, opened, rows, (start, int(stops[run])), wanted[first:last], gated, rich, taken, finished
             )
@@ -123,8 +149,10 @@ class Reassembler:
         return finished, taken
 
     def tick(self, now_ms: Mapping[tuple[str, int], int]) -> list[Finished]:
-        """Flush the streams that are silent for longer than the maximal age, by the time of their partition."""
-        stale = [key for key, opened in self.streams.items() if opened.last_ms + self.max_age_ms < now_ms[key[:2]]]
+        """Flush the streams that are silent for longer than their age and grace, by the time of their partition."""
+        stale = [
+            key for key, opened in self.streams.items() if opened.last_ms + self._patience_ms(key) < now_ms[key[:2]]
+        ]
         finished: list[Finished] = []
         for key in stale:
             opened = self.streams.pop(key)
@@ -164,6 +192,7 @@ class Reassembler:
         # In kinds whose lines follow one another, header marks every continuation as rich: any other line
         # starts a record of its own, so that what is held is complete.
         follows = key[2].kind in KINDS and KINDS[key[2].kind].follows
+        age_ms = self._age_ms(key)
         queue = iter(wanted.tolist())
         following = next(queue, None)
         places: dict[Ref, int] = {}
@@ -176,12 +205,12 @@ class Reassembler:
                     break
                 row = following
             appended_ms = rows.appended(row)
-            over = appended_ms - opened.last_ms > self.max_age_ms or (follows and not rich[row])
+            over = appended_ms - opened.last_ms > age_ms or (follows and not rich[row])
             if opened.lines and over:
                 finished += self._finish(key, opened, opened.parser.flush(), places)
                 continue
             ref, line = rows.line(row)
-            opened.lines[ref] = Held(line.raw, appended_ms, bool(gated[row] or not follows))
+            opened.lines[ref] = Held(line.raw, appended_ms, rows.said(row), bool(gated[row] or not follows))
             opened.last_ms = appended_ms
             places[ref] = row
             taken[row] = True
@@ -204,7 +233,7 @@ class Reassembler:
                     key[2].kind,
                     opened.topic,
                     opened.partition,
-                    opened.envelope,
+                    *lines[0].said,
                     lines[0].appended_ms,
                     b"\n".join(line.raw for line in lines),
                     owned,
@@ -222,8 +251,18 @@ class Reassembler:
         if opened.lines:
             self.streams[key] = opened
             self.streams.move_to_end(key)
+            if self._age_ms(key) < self.max_age_ms:
+                self._quick.add(key)
         else:
             self.streams.pop(key, None)
+
+    def _age_ms(self, key: StreamKey) -> int:
+        kind = KINDS.get(key[2].kind)
+        return self.max_age_ms if kind is None or kind.age_ms is None else min(kind.age_ms, self.max_age_ms)
+
+    def _patience_ms(self, key: StreamKey) -> int:
+        age_ms = self._age_ms(key)
+        return age_ms + (QUICK_GRACE_MS if age_ms < self.max_age_ms else GRACE_MS)
 
     def _shrink(self, finished: list[Finished]) -> None:
         size = sum(opened.size for opened in self.streams.values())
@@ -239,19 +278,21 @@ class Rows:
 
     def __init__(self, raw: Raw) -> None:
         table = raw.rows
-        self._streams = raw.streams
-        self.stream = _whole(table["stream"]).to_numpy()
+        self._streams, self._labelled = raw.streams, raw.labelled
+        self._labels = whole(table["labels"]).to_numpy()
+        self._said: dict[int, Said] = {}  # by number of what is shown, which tells envelopes apart
+        self.stream = whole(table["stream"]).to_numpy()
         self._table = table
-        topic = _whole(table["topic"])
+        topic = whole(table["topic"])
         self._topic, self._topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
         self._words: dict[str, list[str | None]] | None = None
         self._origin: Places = self.stream
-        self._offset = _whole(table["offset"]).to_numpy()
-        self._line = _whole(table["line"]).to_numpy()
-        self._partition = _whole(table["partition"]).to_numpy()
-        self._appended = _whole(table["appended_at"]).to_numpy()
-        self._received = _whole(table["received_at"]).to_numpy()
-        lines = _whole(table["raw"])
+        self._offset = whole(table["offset"]).to_numpy()
+        self._line = whole(table["line"]).to_numpy()
+        self._partition = whole(table["partition"]).to_numpy()
+        self._appended = whole(table["appended_at"]).to_numpy()
+        self._received = whole(table["received_at"]).to_numpy()
+        lines = whole(table["raw"])
         self._ends = np.frombuffer(lines.buffers()[1], dtype=np.int64)[lines.offset : lines.offset + len(lines) + 1]
         self._data = memoryview(lines.buffers()[2] or b"")
 
@@ -265,13 +306,18 @@ class Rows:
         topic = self._topics[self._topic[row]]
         return (topic, int(self._partition[row]), self._streams[self.stream[row]])
 
-    def envelope(self, row: int) -> dict[str, str | None]:
-        if self._words is None:
-            columns = {name: _whole(self._table[name]) for name in ENVELOPE_NAMES}
-            self._words = {name: column.dictionary.to_pylist() for name, column in columns.items()}
-            self._origin = columns["node"].indices.to_numpy()  # the index that all of them share
-        origin = self._origin[row]
-        return {name: words[origin] for name, words in self._words.items()}
+    def said(self, row: int) -> Said:
+        number = int(self._labels[row])
+        known = self._said.get(number)
+        if known is None:
+            if self._words is None:
+                columns = {name: whole(self._table[name]) for name in ENVELOPE_NAMES}
+                self._words = {name: column.dictionary.to_pylist() for name, column in columns.items()}
+                self._origin = columns["node"].indices.to_numpy()  # the index that all of them share
+            origin = self._origin[row]
+            envelope = {name: words[origin] for name, words in self._words.items()}
+            known = self._said[number] = Said(envelope, self._labelled[number])
+        return known
 
     def appended(self, row: int) -> int:
         return int(self._appended[row])
@@ -282,5 +328,6 @@ class Rows:
         return ref, Line(raw, (ref,), Stamp(int(self._received[row])))
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array, without a copy where it is one."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flows.steps import summaries
 from flows.steps.kinds import JOBS
 from tests.crash.loki_seen import Seen
 from tests.crash.truth import Lines, Place, code
@@ -52,7 +53,11 @@ def by_place(archive: pa.Table) -> dict[Place, pa.Table]:
 
 
 def check_partition(place: Place, lines: Lines, rows: pa.Table) -> None:
-    """Every line exactly once, with its bytes."""
+    """Every line exactly once, with its bytes; and every summary once, which owns no line."""
+    summed, rows = (rows.filter(pc.field("kind").isin([summaries.KIND]) == wanted) for wanted in (True, False))
+    stands = list(zip(*(summed[name].to_pylist() for name in ("offset", "line", "part")), strict=True))
+    assert len(set(stands)) == len(stands), f"{place}: summaries are archived twice"
+    assert not any(summed["owned"].to_pylist()), f"{place}: a summary owns lines"
     owned = pc.sum(rows["owned"]).as_py() or 0
     assert owned == len(lines.at), f"{place}: {len(lines.at)} lines were produced, the archive accounts for {owned}"
     identity = code(_ints(rows, "offset"), _ints(rows, "line")) << 4 | _ints(rows, "part")
@@ -136,8 +141,8 @@ def check_loki(
 
 
 def topic_of_job(topics: dict[str, str]) -> dict[str, str]:
-    """Topic by the label `job`, from the topic by kind."""
-    return {JOBS[kind]: topic for kind, topic in topics.items()}
+    """Topic by the label `job`, from the topic by kind. All noise, and so every summary, is in one topic."""
+    return {JOBS[kind]: topic for kind, topic in topics.items()} | {summaries.JOB: topics["training"]}
 
 
 def check_ledger(ended: list[dict[str, Any]], lines: int) -> Counter[str]:

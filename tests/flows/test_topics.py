@@ -31,6 +31,7 @@ def configure(tmp_path: Path, kafka: Kafka, own_names: str) -> Configure:
         listed = ", ".join(f'"{own_names}{name}"' for name in names)
         path.write_text(
             f'[source.kafka]\nbootstrap = "{bootstrap or kafka.bootstrap}"\ntopics = [{listed}]\n'
+            f'[alerts]\npartials_topic = "{own_names}partials"\nalerts_topic = "{own_names}alerts"\n'
             f'[dead_letter]\ntopic = "{own_names}tailrace.deadletters"\n'
         )
         return path
@@ -51,7 +52,8 @@ def test_missing_topics_are_named_then_made(
     assert main(["--config", config]) == 1
     said = capsys.readouterr().out
     assert f"!!  {own_names}logs.kernel: does not exist" in said
-    assert f"!!  {own_names}tailrace.gaps: does not exist" in said
+    for name in ("tailrace.gaps", "partials", "alerts"):
+        assert f"!!  {own_names}{name}: does not exist" in said
     made = main(["--config", config, "--apply", "--partitions", "3", "--retention-hours", "2"])
     assert made == 0, capsys.readouterr()
     known = kafka.admin().list_topics(timeout=10).topics

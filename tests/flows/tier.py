@@ -17,6 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.services.kafka import Kafka
 
 WAIT_S = 60.0  # what a test may wait for a process; it never does unless it is about to fail
+ROOT = Path(__file__).parents[2]
+HERE = {"PYTHONPATH": str(ROOT)}  # these sources, whatever is installed
 COMMAND = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())"]
 
 Values = Mapping[str, Any]
@@ -40,6 +42,8 @@ def _key(key: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(str(value) if isinstance(value, Path) else value)
 
 
@@ -47,7 +51,7 @@ def tailrace(*arguments: str, environment: Values | None = None) -> "subprocess.
     """A command run to its end."""
     return subprocess.run(
         [*COMMAND, *arguments],
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **HERE, **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -57,13 +61,14 @@ def tailrace(*arguments: str, environment: Values | None = None) -> "subprocess.
 
 
 class Tier:
-    """One process of the tier in `home`. Use as a context manager: it is killed at the end if it still runs."""
+    """A process of the tier or of another command. A context manager: it is killed at the end if it still runs."""
 
-    def __init__(self, home: Path, config: Values, environment: Values | None = None) -> None:
+    def __init__(self, home: Path, config: Values, environment: Values | None = None, command: str = "run") -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home, self.config, self.log = home, home / "tailrace.toml", home / "log"
         self.config.write_text(toml(config))
-        self._environment = {**os.environ, **(environment or {})}
+        self._command = command
+        self._environment = {**os.environ, **HERE, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Tier":
@@ -78,7 +83,7 @@ class Tier:
         """Start it, or start it again."""
         with self.log.open("ab") as log, (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, "run", "--config", str(self.config)],
+                [*COMMAND, self._command, "--config", str(self.config)],
                 cwd=self.home,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

@@ -38,20 +38,26 @@ def container(
     environment: Callable[[int], Mapping[str, str]] = lambda _: {},
     files: Mapping[str, Path] | None = None,
     same_port: bool = False,
+    host_network: bool = False,
     timeout_s: float = 120.0,
 ) -> Iterator[int]:
     """Runs `image` and yields the host port that leads to `port` in it, once `ready(host port)` is true.
 
     `command` and `environment` are given the host port; `files` are mounted read-only by their path in the
     container; with `same_port` the server listens on the host port inside as well, which advertised addresses
-    need. Raises Unavailable where no engine answers, StartFailed where the container does not come up.
+    need; with `host_network` it does so on the host itself, whose own servers it then reaches. Raises Unavailable
+    where no engine answers, StartFailed where the container does not come up.
     """
     if not engine_answers():
         raise Unavailable("no Docker engine answers")
     from testcontainers.core.container import DockerContainer
 
     host_port = free_port()
-    box = DockerContainer(image).with_bind_ports(host_port if same_port else port, host_port)
+    box = DockerContainer(image)
+    if host_network:
+        box = box.with_kwargs(network_mode="host")
+    else:
+        box = box.with_bind_ports(host_port if same_port else port, host_port)
     for name, value in environment(host_port).items():
         box = box.with_env(name, value)
     for inside, outside in (files or {}).items():

@@ -1,8 +1,8 @@
 """Fetches and builds the native test servers into the cache: `python -m tests.services.install`.
 
-Kafka by Maven, VictoriaLogs and SeaweedFS by Go. Quick when all is there. What cannot be had (no Maven, no Go, no
-way to their registries) is told in one line each, and the tests use a substitute; with TAILRACE_REQUIRE_REAL=1
-the exit status is 1 then.
+Kafka by Maven, VictoriaLogs and SeaweedFS by Go, Alertmanager and promtool from Debian. Quick when all is there.
+What cannot be had (no Maven, no Go, no way to their registries) is told in one line each, and the tests use a
+substitute; with TAILRACE_REQUIRE_REAL=1 the exit status is 1 then.
 """
 
 # ruff: noqa: T201 (a command that tells people what it does)
@@ -28,6 +28,8 @@ SEAWEEDFS_VERSION: Final = "v0.0.0-20261109003541-7506e5f91cd6"
 KAFKA_JARS = CACHE / f"kafka-{KAFKA_VERSION}"
 VICTORIALOGS = CACHE / f"victoria-logs-{VICTORIALOGS_VERSION}"
 WEED = CACHE / f"weed-{SEAWEEDFS_VERSION}"
+PROMTOOL = CACHE / "debian-prometheus" / "usr/bin/promtool"
+ALERTMANAGER = Path("/usr/bin/prometheus-alertmanager")  # its templates are found in /usr/share only
 
 STEP_SECONDS = 1500.0
 
@@ -76,10 +78,40 @@ def weed(target: Path) -> None:
         _run(command, cwd=source)
 
 
+def prometheus(target: Path) -> None:
+    """promtool out of Debian's package prometheus, which is unpacked but not installed: its server must not start."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as work:
+        _apt(["download", "-o", "APT::Sandbox::User=root", "prometheus"], Path(work))
+        target.mkdir()
+        for package in Path(work).glob("*.deb"):
+            _run(["dpkg-deb", "--extract", str(package), str(target)])
+
+
+def alertmanager(_target: Path) -> None:
+    """Debian's package, where this is a container that starts no services and we may install in it."""
+    by_hand = "install Debian's prometheus-alertmanager (0.25 or newer) by hand"
+    if os.geteuid() != 0:
+        raise CannotInstall(f"{by_hand}: that needs root")
+    if not Path("/usr/sbin/policy-rc.d").exists():
+        raise CannotInstall(f"{by_hand}: it would start a service on this machine")
+    _apt(["install", "-y", "-q", "--no-install-recommends", "prometheus-alertmanager"], CACHE)
+
+
+def _apt(arguments: list[str], where: Path) -> None:
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        _run(["apt-get", *arguments], cwd=where, env=environment)
+    except CannotInstall:
+        _run(["apt-get", "update"])  # a fresh image has no package lists
+        _run(["apt-get", *arguments], cwd=where, env=environment)
+
+
 STEPS: Final[dict[str, tuple[Path, Callable[[Path], None]]]] = {
     f"Apache Kafka {KAFKA_VERSION}": (KAFKA_JARS, kafka),
     f"VictoriaLogs {VICTORIALOGS_VERSION}": (VICTORIALOGS, victorialogs),
     f"SeaweedFS {SEAWEEDFS_VERSION}": (WEED, weed),
+    "promtool": (PROMTOOL.parents[2], prometheus),
+    "Alertmanager": (ALERTMANAGER, alertmanager),
 }
 
 
@@ -100,7 +132,8 @@ def main() -> int:
             part.unlink(missing_ok=True)
             try:
                 build(part)
-                part.rename(target)
+                if part.exists():  # a package is where it belongs
+                    part.rename(target)
             except CannotInstall as reason:
                 missing += 1
                 print(f"{name}: not installed, its tests use a substitute: {reason}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """The services are what they claim to be, whichever way they were started."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from confluent_kafka import Consumer, Producer
 
 from flows.demo.loki_receiver import Receiver
 from tests.services import process
+from tests.services.alertmanager import Alertmanager, check_metrics
 from tests.services.kafka import MAX_MESSAGE_BYTES, Kafka
 from tests.services.loki import LokiStore
 from tests.services.s3 import S3
@@ -120,6 +122,29 @@ def test_the_strict_receiver_is_fresh_for_each_test(loki_receiver: Receiver) -> 
     assert loki_receiver.lines == 1
 
 
+def test_alertmanager_takes_an_alert_and_pages_when_it_fires_and_when_it_resolves(alertmanager: Alertmanager) -> None:
+    needs_real(alertmanager, "notifications")
+    run = f"run-{time.time_ns()}"
+
+    def post(**times: str) -> int:
+        body = json.dumps([{"labels": {"alertname": "T", "run": run}, "annotations": {}, **times}])
+        headers = {"Content-Type": "application/json"}
+        return urllib3.request("POST", f"{alertmanager.url}/api/v2/alerts", body=body, headers=headers).status
+
+    assert post(startsAt="2026-01-01T00:00:00Z", endsAt="2100-01-01T00:00:00Z") == 200
+    alertmanager.until(lambda: len(alertmanager.pages.of(run=run)) == 1)
+    assert [alert["startsAt"] for alert in alertmanager.alerts(run=run)] == ["2026-01-01T00:00:00.000Z"]
+    assert post(startsAt="2026-01-01T00:00:00Z", endsAt="2026-01-01T00:05:00Z") == 200
+    alertmanager.until(lambda: len(alertmanager.pages.of(run=run)) == 2)
+    assert [status for _, status, _ in alertmanager.pages.of(run=run)] == ["firing", "resolved"]
+
+
+def test_promtool_tells_good_metrics_from_bad(promtool: Path) -> None:
+    good = b"# HELP a_total Things.\n# TYPE a_total counter\na_total 1\n"
+    assert check_metrics(promtool, good) == ""
+    assert "no help text" in check_metrics(promtool, b"a_total 1\n")
+
+
 # --- how servers are run
 
 
@@ -157,6 +182,7 @@ def test_a_server_dies_with_the_test_process_that_was_killed(tmp_path: Path) -> 
 import os, sys
 from pathlib import Path
 from tests.services import process
+from tests.services.alertmanager import Alertmanager, check_metrics
 command = [sys.executable, "-c", {STUBBORN!r}]
 with process.running("sample", command, lambda: True, cwd=Path({str(tmp_path)!r})) as server:
     print(server.pid, flush=True)
