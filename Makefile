@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup services demo test check bench chaos latency reference lock clean
 
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+# The first that runs: a version manager may list one it does not have.
+PYTHON ?= $(shell for it in python3.12 python3.11 python3; do $$it -c '' 2>/dev/null && echo $$it && break; done)
 BIN := .venv/bin
 
 help: ## list the targets
