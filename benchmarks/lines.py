@@ -22,7 +22,7 @@ NODES = 256
 NUMBER = r"\b2(\d{9})\b"  # RE2 and Python; for text without the prefix of /dev/kmsg
 UPTIME_S = 2_863_000
 
-_FIRST = 2_000_000_000
+FIRST = 2_000_000_000
 _RANKS = 8
 _NOISE = 490
 _XIDS = 15
@@ -47,16 +47,16 @@ def node(index: int) -> str:
 CONTROLLER = "slurm-ctl-01"
 
 
-def blocks(cycles: int, start_s: int) -> Iterator[Block]:
+def blocks(cycles: int, start_s: int, reserved: int = 0) -> Iterator[Block]:
     """The blocks of `cycles` cycles in order, the same for the same arguments.
 
     `start_s` is the time of the first block (s since the epoch). slurmctld writes a block per second, so that
-    time goes on by 5 s per cycle.
+    time goes on by 5 s per cycle. `reserved` numbers between those of noise and of other lines are left to the caller.
     """
     jobs = [_job_template(index) for index in range(NODES)]
     slurm, kernel = _slurm_template(), _kernel_template()
     counts = dict.fromkeys(("training", "slurmctld", "kmsg"), 0)
-    noise, other = _FIRST + totals(cycles)[1], _FIRST
+    noise, other = FIRST + totals(cycles)[1] + reserved, FIRST
     for _ in range(cycles):
         for kind in CYCLE:
             number = counts[kind]

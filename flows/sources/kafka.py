@@ -56,7 +56,7 @@ class KafkaConfig(BrokerConfig):
         2 << 30, ge=1 << 20, description="Bytes a shard reads in one epoch at most; a small value throttles."
     )
     prefetch_bytes: int = Field(
-        128 << 20, ge=8 << 20, description="Memory for messages that wait to be read, shared by the shards."
+        64 << 20, ge=8 << 20, description="Memory for messages that wait to be read, shared by the shards."
     )
 
     @field_validator("topics")
@@ -110,8 +110,9 @@ class KafkaSource(FixedPartitionedSource[tuple[str, Chunk], Positions]):
         share = max(self._config.prefetch_bytes // max(len(self._own), 1), 4 << 20)
         return {
             "fetch.queue.backoff.ms": 5,  # the default of 1000 cuts catching up to a third
-            "fetch.max.bytes": min(share, 32 << 20),
-            "max.partition.fetch.bytes": 4 << 20,
+            # Compressed, and NCCL output is a sixth of its size then: what one answer holds comes on top of the share.
+            "fetch.max.bytes": min(share, 8 << 20),
+            "max.partition.fetch.bytes": 1 << 20,
             "receive.message.max.bytes": 100 << 20,
             "queued.max.messages.kbytes": share >> 10,
             "queued.min.messages": 1_000_000,  # memory is bounded by bytes, not by their number

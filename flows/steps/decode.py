@@ -31,7 +31,7 @@ from sinks.base import MAX_DEAD_BYTES, DeadLetter
 
 Form = Literal["auto", "block", "raw", "json"]
 
-MAX_ORIGINS = 65_536  # distinct sets of headers remembered
+MAX_ORIGINS = 16_384  # distinct sets of headers remembered, about 2.5 KB each
 
 _AUTO, _BLOCK, _RAW, _JSON, _BAD = range(5)
 _FORMS: dict[str, int] = {"auto": _AUTO, "block": _BLOCK, "raw": _RAW, "json": _JSON}
