@@ -85,7 +85,8 @@ def _config(
             }
         },
         "decode": {"tz": "UTC"},
-        "noise": {"drop": case.dropped},
+        "noise": {"drop": case.dropped, "summary_s": 0},  # every record in the stores is a line
+        "alerts": {"mode": "topic", "partials_topic": kafka.topic(stem="bench-partials")},
         "sinks": {
             "parquet": {"noise": case.archived, "storage": {"url": str(directory)}},
             "loki": {"url": loki, "limits": {"active_streams": BULK.max_global_streams_per_user}},

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from benchmarks.generate import PARTITIONS, Topics
 from benchmarks.observe import cpu_s, peak_rss_mib, threads_cpu_s
-from tests.flows.tier import COMMAND, toml
+from tests.flows.tier import COMMAND, HERE, toml
 from tests.services.kafka import Kafka
 
 POLL_S = 0.1
@@ -38,7 +38,7 @@ class TierProcess:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [*COMMAND, "run", "--config", "tailrace.toml"],
                 cwd=self._home,
-                env={name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")},
+                env={name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | HERE,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -28,7 +28,8 @@ _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 def query(archive: Path) -> str:
     """A DuckDB query for the GPU errors in an archive."""
     files = f"{archive.as_posix()}/{LANDING}/*/*/*.parquet".replace("'", "''")
-    return f"SELECT ts, node, pci, xid, severity, action, message\nFROM '{files}'\nWHERE xid IS NOT NULL\nORDER BY ts;"
+    lines = "xid IS NOT NULL AND kind <> 'alert'"
+    return f"SELECT ts, node, pci, xid, severity, action, message\nFROM '{files}'\nWHERE {lines}\nORDER BY ts;"
 
 
 def opening(console: Console) -> None:

@@ -130,7 +130,7 @@ def _java(*options: str) -> list[str]:
 
 
 def _format(home: Path, properties: Path) -> None:
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()[1:]  # no option: no "-" first
     tool = [*_java("-Xmx256m"), "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id]
     done = subprocess.run([*tool, "-c", str(properties)], cwd=home, capture_output=True, text=True, check=False)
     if done.returncode:
