@@ -46,7 +46,7 @@ class ParquetConfig(BaseModel):
         "directory of this user below the system's temporary directory.",
     )
     memory_mib: int = Field(
-        256, ge=16, description="Bound on rows held in memory in this process, divided among its shards, in MiB."
+        128, ge=16, description="Bound on rows held in memory in this process, divided among its shards, in MiB."
     )
     row_group_rows: int = Field(
         65_536, ge=1_024, description="Rows of one kind after which they are encoded as one row group."
