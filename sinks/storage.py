@@ -149,8 +149,9 @@ class LocalStore:
 
     def check(self) -> None:
         try:
-            self._write(CHECK_KEY, lambda partial: partial.write_bytes(b""))
-            (self.root / CHECK_KEY).unlink(missing_ok=True)
+            mine = f"{CHECK_KEY}-{os.getpid()}"  # processes that share an archive may check it at one time
+            self._write(mine, lambda partial: partial.write_bytes(b""))
+            (self.root / mine).unlink(missing_ok=True)
         except SinkError as error:
             raise Misconfigured(str(error)) from error
 
