@@ -7,9 +7,11 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 from bytewax.dataflow import Dataflow
 from bytewax.errors import BytewaxRuntimeError
 from bytewax.run import cli_main
@@ -85,6 +87,7 @@ def execute(
             "serving /metrics, /healthz and /readyz", extra={"address": "{}:{}".format(*server.server_address[:2])}
         )
     log.info("started", extra={"shards": config.tier.own_shards(), "generation": config.tier.generation})
+    _give_memory_back()
     # What exists now lives as long as the process, and batches hold few cycles: scanning them less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
@@ -97,6 +100,16 @@ def execute(
         if server:
             server.shutdown()
     return 0
+
+
+def _give_memory_back() -> None:
+    """Let Arrow use jemalloc, where it has it: it returns freed memory to the system.
+
+    Measured on a catch-up with long lines and 20,000 streams: peak 0.7 to 0.84 GiB against 0.83 to 1.1 GiB of
+    Arrow's default, mimalloc, which keeps what each of its threads once had.
+    """
+    with suppress(NotImplementedError):
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def ledger(runtime: Runtime) -> dict[str, object]:
