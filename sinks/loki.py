@@ -80,7 +80,7 @@ class LokiConfig(BaseModel):
         10.0, gt=0, description="Delay before a retry where Loki refuses the tier itself, until a person acts."
     )
     max_buffer_bytes: int = Field(
-        128 << 20, ge=1 << 20, description="Memory for lines that wait or are under way, over all shards of a process."
+        64 << 20, ge=1 << 20, description="Memory for lines that wait or are under way, over all shards of a process."
     )
     record_id: bool = Field(
         True, description="Add structured metadata id=partition:offset:line:part, the place of each record in Kafka."
