@@ -215,7 +215,7 @@ def test_substitute(kafka):
     needs_real(kafka, "what it cannot")
 
 def test_skipped():
-    pytest.skip("no reason")
+    pytest.skip("no reason")  # of the inner run: the outer test shows that it fails there
 
 def test_docker():
     needs_docker("thing", "thing 1", "no Docker engine answers")
