@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from parsers.header import Header, as_text, buffers, slices
 from parsers.job_gate import (
     BAR,
+    BULK,
     CLEAN,
     FLOOD,
     FREQUENT,
@@ -25,11 +26,10 @@ from parsers.job_torn import PIECE_BYTES
 from parsers.launcher import MAX_RANK
 
 _IDS = pa.array(["N02", *(rule.id for rule in NOISE), "N25", "progress"])
-_COLLECTIVE = _IDS.index("N19").as_py()
-_CALL = _IDS.index("N25").as_py()
-_PROGRESS = _IDS.index("progress").as_py()
+_CODES = {name: code for code, name in enumerate(_IDS.to_pylist())}
 _MARK = b" NCCL "
 _INFO = b" NCCL INFO "
+_WORD = int.from_bytes(_INFO[:8], "little")
 # What a prefix can add to the length of a line. Longer ones are taken for pieces at their limit only.
 _LIMITS = (PIECE_BYTES, LONGEST_BYTES)
 _LONGEST_PREFIX = 300
@@ -41,6 +41,8 @@ _RANK = (
 
 Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Places: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Codes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int8]]
+Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
@@ -52,12 +54,12 @@ def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
     others[flood] = False
     rest = np.flatnonzero(others)
     lines = lines.take(pa.array(rest))
-    codes[rest[_matches(lines, BAR)]] = _PROGRESS
+    codes[rest[_matches(lines, BAR)]] = _CODES["progress"]
     heads = np.flatnonzero(_matches(lines, NOISE_HEAD))
     rest, lines = rest[heads], lines.take(pa.array(heads))
     texts = slices(lines, _find(lines, _MARK) + len(_MARK))  # INFO text
     is_info = _mask(pc.starts_with(texts, b"INFO "))
-    codes[rest[~is_info]] = _CALL
+    codes[rest[~is_info]] = _CODES["N25"]
     texts = slices(texts, np.where(is_info, len(b"INFO "), len(b"CALL ")))
     left = np.flatnonzero(is_info)
     some = texts.take(pa.array(left))
@@ -75,15 +77,46 @@ def noise_column(lines: pa.LargeBinaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _IDS)
 
 
-def _flood_ids(lines: pa.LargeBinaryArray) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
-    """Codes of lines of the floods: `Channel` and `Ring` are told from the collectives by their second letter."""
+def _flood_ids(lines: pa.LargeBinaryArray) -> Codes:
+    """Codes of lines of the floods, told by how the text starts; the two that start with a name, by their ends."""
     if not len(lines):
         return np.zeros(0, dtype=np.int8)
     ends, data = buffers(lines)
-    second = data[ends[:-1] + _find(lines, _INFO) + len(_INFO) + 1]
-    is_channel = (second == ord("h")) | (second == ord("i"))
-    whole = ~np.isin(np.diff(ends), _LIMITS)
-    return np.where(is_channel, 0, np.where(whole, _COLLECTIVE, -1)).astype(np.int8)
+    starts = pc.dictionary_encode(pa.array(_words(lines, _info(lines) + len(_INFO))))
+    known = [_bulk(word.to_bytes(8, "little")) for word in starts.dictionary.to_pylist()]
+    codes: Codes = np.array(known, dtype=np.int8)[starts.indices.to_numpy()]
+    codes[(codes == _CODES["N19"]) & (data[ends[1:] - 1] == ord("}"))] = _CODES["N20"]
+    codes[np.isin(np.diff(ends), _LIMITS) & (codes != _CODES["N02"])] = -1
+    return codes
+
+
+def _bulk(word: bytes) -> int:
+    """The code that the first bytes of a text tell."""
+    return next((_CODES[name] for name, (heads, _) in BULK.items() if word.startswith(heads)), _CODES["N19"])
+
+
+def _info(lines: pa.LargeBinaryArray) -> Places:
+    """Where NCCL INFO starts in lines that have it: looked for where it stands in others, which is quick."""
+    found = np.full(len(lines), -1, dtype=np.int64)
+    left = np.arange(len(lines))
+    sample = lines.take(pa.array(left[:: max(len(lines) // 64, 1)]))
+    for place in np.unique(_find(sample, _INFO)).tolist():
+        hit = _words(lines, np.full(len(left), place), left) == _WORD
+        found[left[hit]] = place
+        left = left[~hit]
+    found[left] = _find(lines.take(pa.array(left)), _INFO)
+    return found
+
+
+def _words(lines: pa.LargeBinaryArray, places: Places, rows: Places | None = None) -> Words:
+    """Eight bytes of each line (of those at `rows`) at its place, of whatever follows it too; zeros at the very end."""
+    ends, data = buffers(lines)
+    at = (ends[:-1] if rows is None else ends[rows]) + places
+    last = data.size - 8
+    if last < 0:
+        return np.zeros(len(at), dtype=np.uint64)
+    window = np.ndarray((last + 1,), "<u8", data, strides=(1,))
+    return np.where(at <= last, window[np.minimum(at, last)], 0)
 
 
 def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:  # noqa: ARG001 - lines with a stamp are gated

@@ -51,14 +51,25 @@ _KEEP = "|".join(rule["re"] for rule in RULES["keep"])
 _NO_EVENT = ("K02b", "K21", "K22", "K25", "K27")
 _EVENTS = "|".join(rule["re"].replace("^", "") for rule in RULES["keep"] if rule["id"] not in _NO_EVENT)
 
-# The two floods in one match, which costs a nanosecond a byte: N02 of every start, and N19 of a job that logs every
-# collective (NCCL_DEBUG_SUBSYS=COLL). A piece of the latter can have its shape as well, so its length must be
-# looked at, and that is known for lines without a prefix only.
-FLOOD = (
-    rf"{INFO_HEAD}{CLOSED['N02']}$|^{_PROCESS}NCCL INFO [A-Za-z]+: opCount [0-9a-f]+ sendbuff"
-    r"(?: (?:recvbuff|acc|count|datatype|op|root|comm|stream|task|globalrank|0x[0-9a-f]+|[0-9]+|\(nil\)"
-    r"|\[nranks=[0-9]+\]))+$"
-)
+# The floods in one match, which costs a nanosecond a byte: channels behind any prefix, and what a job prints for each
+# collective, ring and connection (NCCL_DEBUG_SUBSYS=ALL). A piece of the latter can have its shape as well, so its
+# length must be looked at, and that is known for lines without a prefix only. By id: how the text starts, where that
+# tells it, and its shape.
+BULK: dict[str, tuple[tuple[bytes, ...], str]] = {
+    "N02": ((b"Channel ", b"Ring "), CLOSED["N02"]),
+    "N05": ((b"Connecte",), r"Connected all (?:rings|trees)"),
+    "N04": ((b"Trees [",), r"Trees(?: \[\d+\] -?\d+/-?\d+/-?\d+->-?\d+->-?\d+)+"),
+    "N17": ((b"New prox",), r"New proxy (?:send|recv) connection \d+ from local rank \d+, transport \d+"),
+    "N06": ((b"Setting ",), r"Setting affinity for GPU \d+ to [0-9a-f,-]+"),
+    "N07": ((b"threadTh",), r"threadThresholds \d+/\d+/\d+ \| \d+/\d+/\d+ \| \d+ \| \d+"),
+    "N20": ((), r"[A-Za-z]+: \d+ Bytes -> Algo [A-Z_]+ proto [A-Z0-9]+ channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\}"),
+    "N19": (
+        (),
+        r"[A-Za-z]+: opCount [0-9a-f]+ sendbuff(?: (?:recvbuff|acc|count|datatype|op|root|comm|stream|task|globalrank"
+        r"|0x[0-9a-f]+|[0-9]+|\(nil\)|\[nranks=[0-9]+\]))+",
+    ),
+}
+FLOOD = rf"{INFO_HEAD}{CLOSED['N02']}$|^{_PROCESS}NCCL INFO (?:{'|'.join(shape for _, shape in BULK.values())})$"
 # tqdm bars between carriage returns. Words in front start with a capital: `srun:` is no description.
 _BAR = (
     r"(?:[A-Z][A-Za-z0-9 _./#()-]*: {0,3})? {0,3}\d{1,3}%\|(?:\xe2\x96[\x80-\x9f]|[# 0-9])*\| {0,9}\d+/\d+ "
