@@ -13,6 +13,12 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 NS = 1_000_000_000
+MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
+    )
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

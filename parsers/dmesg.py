@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from parsers.clock import Stamp, Times, infer_year, local, parse_iso, parse_rfc3339
+from parsers.clock import MONTHS, Stamp, Times, infer_year, local, parse_iso, parse_rfc3339
 from parsers.json_lines import LEVELS, read_object
 from parsers.kernel_text import take_caller, take_stamp
 
@@ -31,8 +31,6 @@ NEXT_OBJECT = "},{"
 # Lines of `dmesg -J` that hold no key.
 JSON_FRAME = ("{", '"dmesg": [', NEXT_OBJECT, "}", "]")
 
-_MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _WORDS = re.compile(
     r"(?:(?P<node>[^\s\[]+): )?"
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]) *: ?"
@@ -119,17 +117,17 @@ def _read(shown: str, head: Rendering, times: Times, received: Stamp | None, fla
         head.ts_source = "record" if iso[2] else "zone"
     elif found := _CTIME.fullmatch(shown):
         day, hour, minute, second, year = map(int, found.groups()[1:])
-        month = _MONTHS.get(found[1])
+        month = MONTHS.get(found[1])
         try:
             naive = datetime(year, month, day, hour, minute, second) if month else None  # noqa: DTZ001 - local time
         except ValueError:
             naive = None
         head.ts = local(naive, "", times.tz, flags) if naive else None
         head.ts_source = "zone"
-    elif (found := _RELATIVE.fullmatch(shown)) and found[1] in _MONTHS:
+    elif (found := _RELATIVE.fullmatch(shown)) and found[1] in MONTHS:
         near = times.mtime_ns if times.mtime_ns is not None else received and received.ns
         day, hour, minute = map(int, found.groups()[1:])
-        naive = infer_year(_MONTHS[found[1]], day, (hour, minute, 0), near, times.tz)
+        naive = infer_year(MONTHS[found[1]], day, (hour, minute, 0), near, times.tz)
         head.ts = local(naive, "", times.tz, flags) if naive else None
         head.ts_source = "year"
     else:

@@ -13,12 +13,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parsers import clock
 from parsers.dmesg import JSON_FRAME, LEVEL_NAMES, MAX_US, NEXT_OBJECT, json_rendering, priority, rendering
 from parsers.json_lines import placed, plain
-from parsers.kernel_text import GATE, clean, kernel_text, take_caller, unescape
+from parsers.kernel_text import GATE, Probed, clean, kernel_text, take_caller, unescape
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _KernelStream(ABC):
     def __init__(self, stream: Stream) -> None:
         self.times = stream.times
         self.open: _Open | None = None
-        self.probed: str | None = None  # GPU of the line before, `NVRM: The NVIDIA GPU 0000:b3:00.0`
+        self.probed = Probed()
 
     @property
     def held(self) -> Sequence[Ref]:
@@ -88,22 +88,13 @@ class _KernelStream(ABC):
         message = clean(self.whole(opened))
         record.fields["message"] = message
         kernel_text(message, record.fields, record.flags)
-        self._lost(message, record.fields)
+        self.probed.see(message, record.fields)
         if record.ts is None:
             booted = record.fields.get("monotonic_us")
             record.ts = None if booted is None else clock.boot(booted, self.times)
             record.ts_source = "boot" if record.ts else None
         self.finish(record)
         return [placed(record, opened.line)]
-
-    def _lost(self, message: str, fields: dict[str, Any]) -> None:
-        """Old drivers print `The NVIDIA GPU … / (PCI ID …) … / fallen off the bus` as three records."""
-        if fields.get("event") == "gpu_lost" and "pci" not in fields:
-            fields["pci"] = self.probed
-        if message.startswith("NVRM: The NVIDIA GPU "):
-            self.probed = fields.get("pci")
-        elif not message.startswith("NVRM: (PCI ID: "):
-            self.probed = None
 
     def whole(self, opened: _Open) -> str:
         """The text of a record whose lines are all there."""

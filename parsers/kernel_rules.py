@@ -105,7 +105,7 @@ _CONVERT: dict[str, Callable[[str], Any]] = {
             "gpu_index", "gpu_instance", "compute_instance", "caused_by_xid", "gpc", "tpc", "sm", "link", "xc",
             "fb_partition", "fb_subpartition", "timeout_s", "gsp_index", "rpc_function", "rpc_sequence",
             "rate_limit_factor", "switch", "severity_code", "engine_instance", "subengine_instance", "temperature_c",
-            "error_count", "hw_error_group",
+            "error_count", "hw_error_group", "xid", "sxid", "physical_id",
         ),
         _number,
     ),

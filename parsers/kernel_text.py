@@ -57,6 +57,22 @@ def _read(message: str) -> tuple[Fields, frozenset[str]]:
 _remembered = lru_cache(maxsize=1024)(_read)
 
 
+class Probed:
+    """Old drivers print `The NVIDIA GPU … / (PCI ID …) … / fallen off the bus` as three records of one stream."""
+
+    def __init__(self) -> None:
+        self.pci: str | None = None  # GPU of the record before
+
+    def see(self, message: str, fields: Fields) -> None:
+        """Take the next record of kernel text; a lost GPU gets the address that the records before it named."""
+        if fields.get("event") == "gpu_lost" and "pci" not in fields:
+            fields["pci"] = self.pci
+        if message.startswith("NVRM: The NVIDIA GPU "):
+            self.pci = fields.get("pci")
+        elif not message.startswith("NVRM: (PCI ID: "):
+            self.pci = None
+
+
 def unescape(text: str, flags: set[str]) -> str:
     r"""Undo `\xNN`, one byte each (kernel ABI, dev-kmsg), in one pass; bad UTF-8 becomes U+FFFD and is flagged."""
     if "\\x" not in text:

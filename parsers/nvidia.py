@@ -82,7 +82,7 @@ _REMAP_FAILURES = {
 }
 
 
-def _judge(fields: Fields, meaning: Meaning | None) -> None:
+def judge(fields: Fields, meaning: Meaning | None) -> None:
     """Severity, action and class of fault from the catalogue, then severity from the word in the line."""
     if meaning:
         fields |= {"severity": meaning.severity, "action": meaning.action, "fault_class": meaning.fault_class}
@@ -138,7 +138,7 @@ def _xid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:
     if code in (63, 64):
         _remap(code, detail, fields)
     decoded = _nvlink5(code, detail, fields) if 144 <= code <= 150 or code == 155 else None
-    _judge(fields, xid_meaning(code))
+    judge(fields, xid_meaning(code))
     if code == 154:
         _recovery(fields)
     elif decoded:
@@ -202,19 +202,19 @@ def _sxid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:
     if companion := _SXID_COMPANION.match(rest):
         flags.add("companion")
         convert(companion.groupdict(), fields)
-        _judge(fields, meaning)
+        judge(fields, meaning)
         if "severity_code" in fields:
             fields["severity"] = "critical" if fields["severity_code"] else "warning"
         return
     if rest.startswith("Data {"):
         flags.add("companion")
         fields["payload_words"] = re.findall(r"0x[0-9a-fA-F]+(?=\s*[,}])", rest)
-        _judge(fields, meaning)
+        judge(fields, meaning)
         return
     for pattern in (_SXID_SEVERITY, _SXID_LINK, _SXID_FIRST, _SXID_TEMPERATURE):
         if match := pattern.search(rest):
             convert(match.groupdict(), fields)
-    _judge(fields, meaning)
+    judge(fields, meaning)
     word, action = fields.get("reported_severity"), fields.get("action")
     if word == "fatal" and action in (None, "ignore"):
         fields["action"] = "reset_all_gpus_and_switches"
@@ -224,7 +224,7 @@ def _sxid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:
 
 def _lost(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read
     """A GPU that has fallen off the bus is what Xid 79 says."""
-    _judge(fields, xid_meaning(79))
+    judge(fields, xid_meaning(79))
 
 
 RULES: tuple[Rule, ...] = (

@@ -15,10 +15,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from parsers.clock import Stamp, Times, infer_year, local, parse_iso, parse_rfc3339
+from parsers.clock import MONTHS, Stamp, Times, infer_year, local, parse_iso, parse_rfc3339
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_DATE = rf"(?P<month>{'|'.join(_MONTHS)}) (?P<day>[ \d]\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+_DATE = rf"(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 _THREAD = r"\.(?P<micros>\d{1,6}) +(?P<pid>\d{1,10}) (?P<thread>.{0,16}?) *(?:0x[0-9a-fA-F]+|\(nil\))"
 _STAMP = re.compile(
     r"(?P<sched>sched: )?(?:\[(?:(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[+-]\d\d:\d\d|Z)?)"
@@ -67,7 +66,7 @@ def read_stamp(text: str, times: Times, received: Stamp | None, flags: set[str])
     near = times.mtime_ns if times.mtime_ns is not None else received.ns if received else None
     if int(day) not in range(1, 32) or int(hour) > 23 or int(minute) > 59 or int(second) > 59:
         return None
-    naive_short = infer_year(_MONTHS.index(month) + 1, int(day), (int(hour), int(minute), int(second)), near, times.tz)
+    naive_short = infer_year(MONTHS[month], int(day), (int(hour), int(minute), int(second)), near, times.tz)
     if naive_short is None:
         return Found(found.end(), None, None, fields)
     # Microseconds are printed without leading zeros: `.123` is 123 µs.

@@ -6,31 +6,7 @@ from parsers.registry import KINDS, PLAIN
 
 UNKNOWN = "unknown"
 
-# Kinds of the field dictionary without a parser of their own yet: kind -> job.
-_UNPARSED = {
-    "syslog": "syslog",
-    "journal": "systemd-journal",
-    "slurmdbd": "slurmdbd",
-    "slurmrestd": "slurmrestd",
-    "slurm_sched": "slurmctld",
-    "prolog": "slurm-prolog-epilog",
-    "epilog": "slurm-prolog-epilog",
-    "srun": "slurm-job",
-    "job_stdout": "slurm-job",
-    "job_stderr": "slurm-job",
-    "job_script": "slurm-job",
-    "job_env": "slurm-job",
-    "fabric_manager": "fabric-manager",
-    "dcgm": "dcgm",
-    "klog": "kubernetes",
-    "device_plugin": "nvidia-device-plugin",
-    "healthagent": "healthagent",
-    "jetpack": "jetpack",
-    "jetpackd": "jetpack",
-    "json": "json",
-    UNKNOWN: PLAIN.job,
-}
-JOBS: dict[str, str] = _UNPARSED | {name: kind.job for name, kind in KINDS.items()}
+JOBS: dict[str, str] = {UNKNOWN: PLAIN.job} | {name: kind.job for name, kind in KINDS.items()}
 
 # Kinds whose lines are JSON objects, so that an object says nothing of the forwarder.
 JSON_LINES = frozenset({"journal", "json", "docker"})

@@ -24,7 +24,7 @@ STREAMS = [
     Stream("", times=Times("Europe/Berlin", boot_ns=1_700_000_000 * 10**9)),
     Stream("", "n1", "c1", "/var/log/pods/ml_train-0_4f/worker/0.log"),
 ]
-JOB_OUTPUT = ("training", "job_stdout", "job_stderr")
+JOB_OUTPUT = ("training", "job_stdout", "job_stderr", "srun")
 RECEIVED = parse_rfc3339("2025-03-04T06:00:00.5Z")
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
