@@ -8,19 +8,13 @@ array of these (a field with several values). Source: systemd.journal-fields(7),
 
 import re
 from collections.abc import Sequence
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from parsers.carried import GATE, Carried
+from parsers.carried import Carried
 from parsers.clock import Stamp, bounded
 from parsers.dmesg import FACILITIES, LEVEL_NAMES, MAX_US
-from parsers.json_lines import placed, read_object, unparsed
+from parsers.json_lines import no_header, placed, read_object, unparsed
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from parsers.header import Header
 
 # Fields of the dictionary, each with the names that give it, the trusted one first.
 _TEXTS = {
@@ -127,11 +121,4 @@ def _time(pairs: dict[str, Any]) -> Stamp | None:
     return None
 
 
-def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of entries as journalctl prints them; see `journal_columns`."""
-    from parsers.journal_columns import columns  # here, so that reading a file does not wait for the column libraries
-
-    return columns(lines, tz)
-
-
-JOURNAL = Parser(JournalStream, header, GATE)
+JOURNAL = Parser(JournalStream, no_header)

@@ -6,17 +6,11 @@ option escape-cc (`#013` is a carriage return there, `#009` a tab).
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from parsers.carried import GATE, Carried
-from parsers.json_lines import CONTROLS, placed, unparsed
+from parsers.carried import Carried
+from parsers.json_lines import CONTROLS, no_header, placed, unparsed
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
 from parsers.syslog_head import read_head
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from parsers.header import Header
 
 _ESCAPE = re.compile(r"#(0[0-3][0-7]|177|009)")
 _DECIMAL = {"009": "\t", "010": "\n", "013": "\r", "027": "\x1b"}
@@ -55,11 +49,4 @@ class SyslogStream:
         return []
 
 
-def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of lines with the usual heads; see `syslog_columns`."""
-    from parsers.syslog_columns import columns  # here, so that reading a file does not wait for the column libraries
-
-    return columns(lines, tz)
-
-
-SYSLOG = Parser(SyslogStream, header, GATE)
+SYSLOG = Parser(SyslogStream, no_header)
