@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from parsers.carried import Carried
 from parsers.clock import Stamp, bounded
 from parsers.dmesg import FACILITIES, LEVEL_NAMES, MAX_US
 from parsers.json_lines import no_header, placed, read_object, unparsed
+from parsers.programs import Programs
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
 
 # Fields of the dictionary, each with the names that give it, the trusted one first.
@@ -44,7 +44,7 @@ class JournalStream:
     held: Sequence[Ref] = ()
 
     def __init__(self, stream: Stream) -> None:
-        self.carried = Carried(stream)
+        self.programs = Programs(stream.times)
 
     def feed(self, line: Line) -> list[Record]:
         flags = set(line.flags)
@@ -62,10 +62,11 @@ class JournalStream:
         record.ts_source = "carrier" if record.ts else None
         if pairs.get("MESSAGE", "") is None:
             flags.add("truncated")
-        unit = _UNIT.fullmatch(record.fields.get("unit") or "")
-        kernel = _first(pairs, ("_TRANSPORT",)) == "kernel"
+        unit = _UNIT.fullmatch(record.fields["unit"] or "")
+        app = "kernel" if _first(pairs, ("_TRANSPORT",)) == "kernel" else record.fields["app"]
         message = _text(pairs.get("MESSAGE"), flags)
-        return [placed(self.carried.read(record, message, line, unit[1] if unit else None, kernel), line)]
+        self.programs.read(app, message, record, line, unit=unit[1] if unit else None, escaped=False)
+        return [placed(record, line)]
 
     def flush(self) -> list[Record]:
         return []

@@ -7,13 +7,17 @@ option escape-cc (`#013` is a carriage return there, `#009` a tab).
 import re
 from collections.abc import Sequence
 
-from parsers.carried import Carried
 from parsers.json_lines import CONTROLS, no_header, placed, unparsed
+from parsers.kernel_text import clean, kernel_text
+from parsers.programs import Programs
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
 from parsers.syslog_head import read_head
 
 _ESCAPE = re.compile(r"#(0[0-3][0-7]|177|009)")
 _DECIMAL = {"009": "\t", "010": "\n", "013": "\r", "027": "\x1b"}
+
+_DRIVER = re.compile(r"(?:\[ *\d+\.\d+\] )?(?:NVRM|nvidia-nvswitch\d+): ", re.ASCII)
+_KERNEL = re.compile(r"(?:^|.*? )kernel: (?:\[ *\d+\.\d+\] )?|\[ *\d+\.\d+\] ", re.ASCII)
 
 
 def unescape(text: str) -> str:
@@ -30,7 +34,7 @@ class SyslogStream:
 
     def __init__(self, stream: Stream) -> None:
         self.times = stream.times
-        self.carried = Carried(stream)
+        self.programs = Programs(stream.times)
 
     def feed(self, line: Line) -> list[Record]:
         flags = set(line.flags)
@@ -39,14 +43,24 @@ class SyslogStream:
             return []
         head = read_head(text, self.times, line.received, flags)
         if head is None:
-            return [unparsed(line)]
+            return [_unknown(text, line)]
         record = Record(head.fields, line.refs, head.ts, head.source if head.ts else None, flags, node=head.node)
-        agent = "healthagent" if head.logger else None
-        kernel = head.fields.get("facility") == "kern" and "app" not in head.fields
-        return [placed(self.carried.read(record, unescape(head.text), line, agent, kernel), line)]
+        text, app, facility = unescape(head.text), head.fields.get("app"), head.fields.get("facility")
+        if app is None and (facility == "kern" or (facility is None and _DRIVER.match(text))):
+            app = "kernel"
+        self.programs.read(app, text, record, line)
+        return [placed(record, line)]
 
     def flush(self) -> list[Record]:
         return []
+
+
+def _unknown(text: str, line: Line) -> Record:
+    """A line with a head that is not known. Faults that the kernel tells in it must be seen all the same."""
+    record = unparsed(line)
+    if found := _KERNEL.match(text):
+        kernel_text(clean(unescape(text[found.end() :])), record.fields, record.flags)
+    return record
 
 
 SYSLOG = Parser(SyslogStream, no_header)

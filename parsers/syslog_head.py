@@ -25,8 +25,10 @@ MAX_PRIORITY = 191  # local7.debug
 _COUNT = re.compile(r"\d{1,8} (?=<\d{1,3}>)", re.ASCII)
 _PRI = re.compile(r"<(\d{1,3})>", re.ASCII)
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_LOGGER = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d{3}| - )"
 _STAMP = re.compile(
-    rf"(?P<iso>{_ISO})(?P<logger> - )?|(?P<month>{'|'.join(MONTHS)}) (?P<day>[ 0-3]?\d) (?:(?P<year>\d{{4}}) )?"
+    rf"(?P<logger>{_LOGGER})|(?P<iso>{_ISO})"
+    rf"|(?P<month>{'|'.join(MONTHS)}) (?P<day>[ 0-3]?\d) (?:(?P<year>\d{{4}}) )?"
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<digits>\d{1,9}))?(?=[ :]|$)",
     re.ASCII,
 )
@@ -35,7 +37,11 @@ _ELEMENT = re.compile(r'\[([^\s="\]]+)((?: +[^\s="\]]+="(?:[^"\\\]]|\\.)*")*) *\
 _PARAMETER = re.compile(r'([^\s="\]]+)="((?:[^"\\\]]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\\]])')
 # `postfix/smtpd[12]:`, `(udev-worker)[12]:`, `app[web][12]:`, `docker/image:1.2[12]:`
-_TAG = re.compile(r"""(?P<app>[^\s\["'{}<>=,;:][^\s"'{}<>=,;]*?)(?:\[(?P<pid>[^\s\]]{0,64})\]: ?|:(?: |$))""")
+# A driver is no program: its name begins the kernel's text.
+_TAG = re.compile(
+    r"""(?!NVRM:|nvidia-nvswitch\d+:)(?P<app>[^\s\["'{}<>=,;:][^\s"'{}<>=,;]*?)"""
+    r"(?:\[(?P<pid>[^\s\]]{0,64})\]: ?|:(?: |$))"
+)
 _ADDRESS = re.compile(r"[0-9a-fA-F.:]*::")  # an IPv6 address that ends like a tag
 _BUSYBOX = re.compile(rf"({'|'.join(filter(None, FACILITIES))})\.(emerg|alert|crit|err|warn|notice|info|debug) ")
 _REPEATED = re.compile(r"(?:--- )?last message repeated \d")
@@ -50,7 +56,6 @@ class Head:
     node: str | None = None
     ts: Stamp | None = None
     source: str | None = None
-    logger: bool = False  # Python's SysLogHandler: a record of its logging module stands behind the priority
 
 
 def read_head(line: str, times: Times, received: Stamp | None, flags: set[str]) -> Head | None:
@@ -64,8 +69,7 @@ def read_head(line: str, times: Times, received: Stamp | None, flags: set[str]) 
         return head
     stamp = _STAMP.match(head.text)
     if stamp and stamp["logger"]:
-        head.logger = True
-        return head
+        return head  # of Python's logging module; its SysLogHandler writes nothing but a priority before it
     if stamp and _read(stamp, head, times, received, flags):
         rest = head.text[stamp.end() :]
         head.text = rest[1:]
@@ -168,8 +172,8 @@ def _monotonic(head: Head) -> bool:
     if text == head.text or "caller_tid" in fields or "caller_cpu" in fields:
         return False
     host, _, rest = text.partition(" ")
-    if not host or _TAG.match(text) or not _TAG.match(rest):
-        return False
+    if not host or not (rest.startswith("kernel: ") or ((tag := _TAG.match(rest)) and tag["pid"])):
+        return False  # dmesg's own rendering
     head.node = host
     head.fields |= fields
     return _tag(head, rest)
