@@ -19,6 +19,8 @@ COMMANDS = {
     "alerts": Command("flows.alerts:run", "run the evaluator: turns what the tier found into alerts"),
     "check": Command("flows.run:check", "validate a configuration and ask every broker and store it names"),
     "topics": Command("flows.topics:main", "create the Kafka topics, or check them"),
+    "compact": Command("flows.archive:compact", "sort the archive into files by kind and hour, and drop what is old"),
+    "archive": Command("flows.archive:archive", "list the archive's files, for DuckDB and others"),
     "parse": Command("flows.parse:parse", "explain what a log file becomes: one JSON object per record"),
     "demo": Command("flows.demo.command:demo", "watch a training job die, with nothing else running"),
 }

@@ -14,7 +14,8 @@ from sinks.alertmanager import AlertmanagerSink
 from sinks.dead_letter import open_writer
 from sinks.errors import Misconfigured, RetryLater
 from sinks.loki import LokiSink
-from sinks.parquet import LANDING, ParquetConfig, ParquetSink
+from sinks.manifest import LANDING
+from sinks.parquet import ParquetConfig, ParquetSink
 from sinks.storage import open_storage
 
 log = logging.getLogger("tailrace.preflight")

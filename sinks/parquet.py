@@ -23,14 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from parsers.schema import LOG
 from sinks.base import Account, Delivery, Site
+from sinks.compaction import CompactConfig
 from sinks.errors import Misconfigured, SinkError
+from sinks.manifest import LANDING
 from sinks.parquet_file import ParquetFile
 from sinks.sharded import ShardedSink
 from sinks.storage import ObjectStore, StorageConfig, checked, open_storage
 
 T = TypeVar("T")
-
-LANDING = "landing"
 
 
 class ParquetConfig(BaseModel):
@@ -50,6 +50,9 @@ class ParquetConfig(BaseModel):
     )
     row_group_rows: int = Field(
         65_536, ge=1_024, description="Rows of one kind after which they are encoded as one row group."
+    )
+    compact: CompactConfig = Field(
+        default_factory=lambda: CompactConfig(), description="What `tailrace compact` makes of the archive."
     )
 
 

@@ -56,8 +56,24 @@ class ObjectStore(Protocol):
 
     def put_bytes(self, data: bytes, key: str) -> None: ...
 
+    def put_new(self, data: bytes, key: str) -> bool:
+        """Store an object unless there is one of that key; says whether it did."""
+        ...
+
     def get(self, key: str) -> bytes:
         """Content of an object. Raises KeyError when there is none."""
+        ...
+
+    def local(self, key: str, spool: Path) -> Path:
+        """A local file with the content of an object: its own, or a copy at `spool`. Raises KeyError without one."""
+        ...
+
+    def url(self, key: str) -> str:
+        """Where others find an object: a path, or s3://bucket/key."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object if there is one."""
         ...
 
     def exists(self, key: str) -> bool: ...
@@ -127,6 +143,38 @@ class LocalStore:
 
     def put_bytes(self, data: bytes, key: str) -> None:
         self._put(key, lambda partial: partial.write_bytes(data))
+
+    def put_new(self, data: bytes, key: str) -> bool:
+        target = self.root / checked(key)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            _make_directory(target.parent)
+            partial.write_bytes(data)
+            _sync(partial)
+            try:
+                os.link(partial, target)
+            except FileExistsError:
+                return False
+            _sync(target.parent)
+        except OSError as error:
+            raise self._explained(error) from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return True
+
+    def local(self, key: str, spool: Path) -> Path:  # noqa: ARG002 - a directory needs no copy
+        if not self.exists(key):
+            raise KeyError(key)
+        return self.root / key
+
+    def url(self, key: str) -> str:
+        return str((self.root / checked(key)).absolute())
+
+    def delete(self, key: str) -> None:
+        try:
+            (self.root / checked(key)).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._explained(error) from error
 
     def get(self, key: str) -> bytes:
         try:

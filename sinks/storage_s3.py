@@ -61,6 +61,39 @@ class S3Store:
             lambda client, bucket: client.put_object(Bucket=bucket, Key=self._name(key), Body=data, **self._extra),
         )
 
+    def put_new(self, data: bytes, key: str) -> bool:
+        def put(client: Any, bucket: str) -> bool:
+            if self.exists(key):  # for servers that do not know the condition
+                return False
+            try:
+                client.put_object(Bucket=bucket, Key=self._name(key), Body=data, IfNoneMatch="*", **self._extra)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict"):
+                    return False
+                raise
+            return True
+
+        return self._call(f"storing {key}", put)
+
+    def local(self, key: str, spool: Path) -> Path:
+        def read(client: Any, bucket: str) -> Path:
+            try:
+                with spool.open("wb") as file:
+                    client.download_fileobj(bucket, self._name(key), file)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey"):
+                    raise KeyError(key) from None
+                raise
+            return spool
+
+        return self._call(f"reading {key}", read)
+
+    def url(self, key: str) -> str:
+        return f"s3://{self._bucket}/{self._name(key)}"
+
+    def delete(self, key: str) -> None:
+        self._call(f"removing {key}", lambda client, bucket: client.delete_object(Bucket=bucket, Key=self._name(key)))
+
     def get(self, key: str) -> bytes:
         def read(client: Any, bucket: str) -> bytes:
             try:
