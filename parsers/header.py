@@ -78,3 +78,22 @@ def slices(texts: pa.Array, starts: "np.ndarray[tuple[int], np.dtype[np.int64]]"
     tails = np.arange(1, 2 * len(texts), 2)
     missing = np.asarray(texts.is_null()) if texts.null_count else None
     return halves.take(pa.array(tails, mask=missing))
+
+
+def utc(naive: pa.Array, tz: str) -> tuple[pa.Array, pa.Array]:
+    """Local times (timestamp without zone) as int64 in their own unit, UTC, and a mask of those missing or twice."""
+    early = pc.assume_timezone(naive, tz, ambiguous="earliest", nonexistent="earliest").view(pa.int64())
+    late = pc.assume_timezone(naive, tz, ambiguous="latest", nonexistent="latest").view(pa.int64())
+    return early, pc.fill_null(pc.not_equal(early, late), False)
+
+
+def text_map(columns: Mapping[str, pa.Array]) -> pa.MapArray:
+    """Columns of strings, some null, as one column of maps from their names, nulls left out (schema.LOG `fields`)."""
+    names, values = pa.array(list(columns)), pa.concat_arrays([column.cast(pa.string()) for column in columns.values()])
+    count = len(values) // len(names)
+    known = values.is_valid().to_numpy(zero_copy_only=False).reshape(len(names), count).T
+    ends = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    row, column = np.nonzero(known)
+    return pa.MapArray.from_arrays(
+        pa.array(ends), names.take(pa.array(column)), values.take(pa.array(column * count + row))
+    )

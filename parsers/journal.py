@@ -8,13 +8,18 @@ array of these (a field with several values). Source: systemd.journal-fields(7),
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parsers.clock import Stamp, bounded
 from parsers.dmesg import FACILITIES, LEVEL_NAMES, MAX_US
-from parsers.json_lines import no_header, placed, read_object, unparsed
-from parsers.programs import Programs
+from parsers.json_lines import placed, read_object, unparsed
+from parsers.programs import GATE, Programs
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 # Fields of the dictionary, each with the names that give it, the trusted one first.
 _TEXTS = {
@@ -35,6 +40,8 @@ _NUMBERS = {
 _DEVICE = {"SUBSYSTEM": "_KERNEL_SUBSYSTEM", "DEVICE": "_KERNEL_DEVICE"}
 _TIMES = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
 _OWN = frozenset({"MESSAGE", "__REALTIME_TIMESTAMP", "__CURSOR", "_BOOT_ID"})
+# Fields that few entries have: those entries take the stream parser.
+_RARE = ("CONTAINER_PARTIAL_MESSAGE", "_KERNEL_SUBSYSTEM", "_KERNEL_DEVICE", "_SYSTEMD_USER_UNIT")
 _UNIT = re.compile(r"(.+?)(?:@.*)?\.service")
 
 
@@ -122,4 +129,11 @@ def _time(pairs: dict[str, Any]) -> Stamp | None:
     return None
 
 
-JOURNAL = Parser(JournalStream, no_header)
+def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """Columns of entries as journalctl prints them; see `journal_columns`."""
+    from parsers.journal_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz)
+
+
+JOURNAL = Parser(JournalStream, header, "|".join([*_RARE, GATE]))

@@ -77,6 +77,12 @@ _REPEATED = re.compile(r"message repeated (\d{1,9}) times?: \[ ?(.*?)\]?$", re.A
 _LAST_REPEATED = re.compile(r"(?:--- )?last message repeated (\d{1,9}) times?", re.ASCII)
 
 
+def has_grammar(app: str) -> bool:
+    """Whether the text of a program, as its tag names it, is more than a message."""
+    name = app.rsplit("/", 1)[-1]
+    return name == "kernel" or name in STAMPED or name in COMPONENTS or _SLURM.fullmatch(name) is not None
+
+
 class Programs:
     """Reads the texts of one carrier's stream, in their order."""
 

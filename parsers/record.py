@@ -99,7 +99,8 @@ class Parser(NamedTuple):
     """Both speeds of one kind of log.
 
     `stream` makes the rich parser of one stream. `header` gives the columns of a large_binary array of
-    lines; its second argument is the zone of local times (IANA name, or None). `gate` is RE2 text (no
+    lines; its second argument is the zone of local times (IANA name, or None). With `near` there is a third: for
+    each line the time that a stamp without year lies near (int64, ns). `gate` is RE2 text (no
     look-around) for the lines that need the rich parser, None for every line. `noise`, where the kind
     has any, gives a dictionary column (schema.CODE) with the noise id of lines that are noise whole and
     alone (nothing glued to them, no piece of another line), null elsewhere; it runs first, on every
@@ -107,9 +108,10 @@ class Parser(NamedTuple):
     """
 
     stream: Callable[[Stream], StreamParser]
-    header: "Callable[[pa.LargeBinaryArray, str | None], Header]"
+    header: "Callable[..., Header]"
     gate: str | None = None
     noise: "Callable[[pa.LargeBinaryArray], pa.DictionaryArray] | None" = None
+    near: bool = False
 
 
 def decode(raw: bytes, flags: set[str]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parsers.header import Header, as_text, buffers, slices
+from parsers.header import Header, as_text, buffers, slices, utc
 from parsers.schema import CODE
 from parsers.slurm_text import LEVELS
 
@@ -40,13 +40,6 @@ def _local_ms(lines: pa.LargeBinaryArray) -> tuple[Bools, pa.Array]:
         naive = pc.if_else(fits, stamps, pa.scalar(None, pa.large_binary()))
         naive = naive.cast(pa.large_string()).cast(pa.timestamp("ms"))
     return np.asarray(fits.to_numpy(zero_copy_only=False), dtype=np.bool_), naive
-
-
-def _utc(naive: pa.Array, tz: str) -> tuple[pa.Array, pa.Array]:
-    """Local time to UTC ns, and a mask of times that do not exist or exist twice."""
-    early = pc.assume_timezone(naive, tz, ambiguous="earliest", nonexistent="earliest").view(pa.int64())
-    late = pc.assume_timezone(naive, tz, ambiguous="latest", nonexistent="latest").view(pa.int64())
-    return pc.multiply(early, 1_000_000), pc.fill_null(pc.not_equal(early, late), False)
 
 
 def _text_or_null(captured: pa.Array) -> pa.Array:
@@ -119,7 +112,8 @@ def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:
     odd.append(pc.and_(pc.starts_with(tail, "["), pc.is_null(prefix_job)))
     ts = ts_source = None
     if tz is not None:
-        ts, doubtful = _utc(naive, tz)
+        ms, doubtful = utc(naive, tz)
+        ts = pc.multiply(ms, 1_000_000)
         odd.append(doubtful)
         zone = pa.array(np.zeros(len(lines), dtype=np.int8), mask=~fits)
         ts_source = pa.DictionaryArray.from_arrays(zone, pa.array(["zone"]))

@@ -6,12 +6,18 @@ option escape-cc (`#013` is a carriage return there, `#009` a tab).
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from parsers.json_lines import CONTROLS, no_header, placed, unparsed
+from parsers.json_lines import CONTROLS, placed, unparsed
 from parsers.kernel_text import clean, kernel_text
-from parsers.programs import Programs
+from parsers.programs import GATE, Programs
 from parsers.record import Line, Parser, Record, Ref, Stream, decode
 from parsers.syslog_head import read_head
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 _ESCAPE = re.compile(r"#(0[0-3][0-7]|177|009)")
 _DECIMAL = {"009": "\t", "010": "\n", "013": "\r", "027": "\x1b"}
@@ -63,4 +69,11 @@ def _unknown(text: str, line: Line) -> Record:
     return record
 
 
-SYSLOG = Parser(SyslogStream, no_header)
+def header(lines: "pa.LargeBinaryArray", tz: str | None, near: "pa.Array | None" = None) -> "Header":
+    """Columns of lines with a usual head; see `syslog_columns`."""
+    from parsers.syslog_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz, near)
+
+
+SYSLOG = Parser(SyslogStream, header, GATE, near=True)

@@ -66,6 +66,8 @@ def plain_rows(
     }
     columns |= _shared(table, ["topic"], indices)
     columns |= _shared(table, ENVELOPE.names, indices)
+    if (named := header.columns.get("node")) is not None:
+        columns["node"] = _known_or(columns["node"], named)
     if labels is not None:
         columns["stream"] = labels.column(whole(table["labels"]).take(indices), header.level)
     if header.body is not None:
@@ -148,6 +150,14 @@ def _shared(table: pa.Table, names: Sequence[str], indices: pa.Array) -> dict[st
             taken = column.indices.take(indices)
         columns[name] = pa.DictionaryArray.from_arrays(taken, column.dictionary)
     return columns
+
+
+def _known_or(known: pa.DictionaryArray, named: pa.Array) -> pa.Array:
+    """The node that the message names, else the one that the line names."""
+    unknown = pa.array([not name for name in known.dictionary.to_pylist()], pa.bool_())
+    if not pc.any(unknown).as_py():
+        return known
+    return pc.if_else(unknown.take(known.indices), pc.fill_null(named, ""), known.cast(pa.string())).dictionary_encode()
 
 
 def _envelopes(envelopes: Sequence[Mapping[str, str | None]]) -> dict[str, pa.Array]:

@@ -46,7 +46,7 @@ def read(raw: Raw, noise_config: NoiseConfig) -> Read:
     is_noise = noise_config.mask(noise, raw.rows)
     kept = np.flatnonzero(~is_noise)
     kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
-    header = kind.header(kept_lines, raw.tz)
+    header = kind.header(kept_lines, raw.tz, _near(raw, kept)) if kind.near else kind.header(kept_lines, raw.tz)
     gated = np.zeros(len(lines), dtype=np.bool_)
     gated[kept] = _gated(kind, kept_lines)
     rich = gated.copy()
@@ -59,6 +59,14 @@ def _gated(kind: Parser, lines: pa.Array) -> Mask:
     if kind.gate is None:
         return np.ones(len(lines), dtype=np.bool_)
     return np.asarray(pc.match_substring_regex(lines, kind.gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _near(raw: Raw, kept: Indices) -> pa.Array:
+    """When each line was written, roughly (ns): the last change of its file, else when it was received."""
+    changed = pa.array([stream.times.mtime_ns for stream in raw.streams], pa.int64())
+    kept_rows = raw.rows.select(["stream", "received_at"]).take(pa.array(kept)).combine_chunks()
+    stream, received = (column.combine_chunks() for column in kept_rows.columns)
+    return pc.coalesce(changed.take(stream), received) if changed.null_count < len(changed) else received
 
 
 def _by_stream(raw: Raw) -> Raw:
