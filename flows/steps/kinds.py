@@ -11,18 +11,19 @@ JOBS: dict[str, str] = {UNKNOWN: PLAIN.job} | {name: kind.job for name, kind in 
 # Kinds whose lines are JSON objects, so that an object says nothing of the forwarder.
 JSON_LINES = frozenset({"journal", "json", "docker"})
 
-# First match wins; matched against the whole path in lower case.
+# First match wins. Patterns with a slash are matched against the whole path, the others against the file's name,
+# both in lower case: what a directory is called says little of the files in it.
 _PATHS = (
     ("*/pods/*/*/*.log*", "pod"),
     ("*/containers/*-json.log*", "docker"),
     ("*/containers/*.log*", "pod"),
+    ("*prolog*", "prolog"),
+    ("*epilog*", "epilog"),
     ("*slurmctld*", "slurmctld"),
     ("*slurmdbd*", "slurmdbd"),
     ("*slurmrestd*", "slurmrestd"),
     ("*slurm*sched*", "slurm_sched"),
     ("*slurmd*", "slurmd"),
-    ("*prolog*", "prolog"),
-    ("*epilog*", "epilog"),
     ("*kmsg*", "kmsg"),
     ("*dmesg*", "dmesg"),
     ("*fabric*manager*", "fabric_manager"),
@@ -32,10 +33,10 @@ _PATHS = (
     ("*jetpackd*", "jetpackd"),
     ("*jetpack*", "jetpack"),
     ("*journal*.json*", "journal"),
-    ("*/syslog*", "syslog"),
-    ("*/messages*", "syslog"),
-    ("*/kern.log*", "syslog"),
-    ("*/auth.log*", "syslog"),
+    ("syslog*", "syslog"),
+    ("messages*", "syslog"),
+    ("kern.log*", "syslog"),
+    ("auth.log*", "syslog"),
     ("*.out", "training"),
     ("*.err", "training"),
     ("*.jsonl", "json"),
@@ -45,4 +46,5 @@ _PATHS = (
 def kind_of_path(path: str) -> str | None:
     """The kind that a log file's path tells, or None."""
     lower = path.lower()
-    return next((kind for pattern, kind in _PATHS if fnmatchcase(lower, pattern)), None)
+    name = lower.rpartition("/")[2]
+    return next((kind for pattern, kind in _PATHS if fnmatchcase(lower if "/" in pattern else name, pattern)), None)

@@ -52,6 +52,20 @@ LINES = {
         b"2025-03-04T05:06:07.500000000Z stdout F gpu-a01:51:51 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
         b"not CRI",
     ],
+    "syslog": [
+        b"Mar  4 05:06:05 gpu-a01 sshd[42]: session opened",
+        b"<27>Mar  4 05:06:06 gpu-a01 slurmd[7]: error: x",
+        b"2025-03-04T05:06:06.5Z gpu-a01 kernel: [12345.678901] mlx5_core 0000:4b:00.0 ens5np0: Link down",
+        b"",
+        b"no head",
+        b"Mar  4 05:06:07 gpu-a01 CRON[9]: \xff",
+    ],
+    "journal": [
+        b'{"__REALTIME_TIMESTAMP":"1741064766000001","_HOSTNAME":"gpu-a01","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"x"}',
+        b'{"__REALTIME_TIMESTAMP":"1741064766000002","SYSLOG_IDENTIFIER":"slurmd","MESSAGE":"error: x"}',
+        b'{"__REALTIME_TIMESTAMP":"1741064766000003","MESSAGE":[104,105]}',
+        b"{",
+    ],
     "no such kind": [b"any text", b"", b"\x00\xff"],
 }
 
@@ -210,3 +224,19 @@ def test_kernel_lines_are_timed_from_boot_with_or_without_an_event() -> None:
     assert [(row["ts"] - boot_ns, row["ts_source"]) for row in rows] == [
         (2 * 10**9, "boot"), (3 * 10**9, "boot"), (2 * 10**9, "boot"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "node"), [("", "n1"), ("gpu-a01", "gpu-a01")])
+def test_a_line_that_no_gate_picks_has_the_year_of_its_receipt_and_the_host_it_names(said: str, node: str) -> None:
+    lines = [b"Mar  4 05:06:05 n1 sshd[42]: plain", b"Mar  4 05:06:05 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, x"]
+    _, rows, _ = run([chunk([(block_headers("syslog", node=said), lines)])])
+    assert [row["event"] for row in rows] == [None, "gpu_xid"]
+    for row, app in zip(rows, ("sshd", "kernel"), strict=True):
+        assert (row["ts"], row["ts_source"], row["node"]) == (1_741_064_765_000_000_000, "year", node)
+        assert dict(row["fields"])["app"] == app
+
+
+def test_the_year_of_a_plain_line_comes_from_its_file_if_that_is_known() -> None:
+    headers = block_headers("syslog", mtime="2019-01-01T00:00:00Z")
+    _, (row,), _ = run([chunk([(headers, [b"Dec 31 23:59:58 n1 sshd[42]: plain"])])])
+    assert row["ts"] == 1_546_300_798_000_000_000  # 2018-12-31T23:59:58Z
