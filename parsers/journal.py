@@ -109,9 +109,11 @@ def _first(pairs: dict[str, Any], names: Sequence[str]) -> str | None:
     """The first of these fields that has a value; of several values the first."""
     for name in names:
         value = pairs.get(name)
+        if value is None or value == "":
+            continue
         if isinstance(value, list) and value and not isinstance(value[0], int):
             value = value[0]
-        if text := _text(value, set()):
+        if text := value if isinstance(value, str) else _text(value, set()):
             return text
     return None
 

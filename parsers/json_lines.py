@@ -65,7 +65,7 @@ def plain(text: str) -> str:
 
 def valid(text: str) -> str:
     """Text that can be encoded: a lone surrogate (`\\ud83d` cut by its writer) becomes U+FFFD."""
-    return _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def read_object(text: str) -> Object | None:

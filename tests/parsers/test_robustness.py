@@ -73,6 +73,20 @@ def wrapped(kind: str, lines: list[bytes]) -> list[bytes]:
             ).encode()
             for raw in lines
         ]  # fmt: skip
+    programs = ["kernel", "slurmctld[7]", "kubelet", "nv-fabricmanager", "nv-hostengine", "healthagent", "sshd[42]"]
+    if kind == "syslog":
+        return [
+            raw if choose.random() < 0.2 else b"Mar  4 05:06:07 n1 %s: %s" % (choose.choice(programs).encode(), raw)
+            for raw in lines
+        ]
+    if kind == "journal":
+        return [
+            raw if choose.random() < 0.2 else json.dumps(
+                {"__REALTIME_TIMESTAMP": "1741064767123456", "SYSLOG_IDENTIFIER": choose.choice(programs).split("[")[0],
+                 "MESSAGE": choose.choice([raw.decode(errors="replace"), list(raw)])}
+            ).encode()
+            for raw in lines
+        ]  # fmt: skip
     return lines
 
 
