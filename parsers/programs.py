@@ -102,6 +102,8 @@ class Programs:
             record.fields["repeat"] = int(repeated[1])
             text = repeated[2]
         near = line._replace(received=record.ts or line.received)  # what a stamp without year lies near
+        if unit and app and _SLURM.fullmatch(unit):
+            unit = None  # a script or a job under slurmd, with a tag of its own
         for name in (app, unit):
             if name and self._known(name.rsplit("/", 1)[-1], text, record, near, escaped):
                 return
