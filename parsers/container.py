@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from parsers.clock import Stamp, Times
 from parsers.json_lines import CONTROLS, object_record, placed, plain, unparsed
-from parsers.klog import KlogStream, logfmt_record, starts_go
+from parsers.klog import KlogStream, starts_go
+from parsers.logfmt import logfmt_record
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Record, Ref, Stream, decode
 from parsers.training import TrainingStream
 

@@ -16,7 +16,8 @@ from parsers.clock import MONTHS, local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
 from parsers.json_lines import level_of, no_header, object_record
 from parsers.kernel_rules import Fields
-from parsers.klog import klog_record, logfmt_record
+from parsers.klog import klog_record
+from parsers.logfmt import logfmt_record
 from parsers.nvidia import judge
 from parsers.record import Line, Parser, Record
 from parsers.stamped import StampedStream

@@ -12,7 +12,7 @@ from typing import Any
 
 from parsers.clock import Stamp, Times, infer_year, local
 from parsers.json_lines import CONTROLS, no_header, object_record, placed, plain, read_object, unparsed
-from parsers.json_lines import lift as lift_pairs
+from parsers.logfmt import logfmt, logfmt_record, unquote
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
 
 LETTERS = {"F": "critical", "E": "error", "W": "warning", "I": "info"}
@@ -25,25 +25,6 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?= |\n|$)')
 _PAIR = re.compile(
     r'[ \n]*([^\s="]{1,200})=(?:"((?:[^"\\]|\\.)*)"|<\n((?:\t.*\n)*) >|([^\s"<]\S*|<(?!\n)\S*)?)(?=[ \n]|$)'
 )
-_LOGFMT = re.compile(r'[ \t]*([A-Za-z_@][\w.@/-]{0,200})(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?=[ \t]|$)')
-_GO_ESCAPE = re.compile(r"""\\(?:([abfnrtv\\'"])|x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))""")
-_GO_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-def unquote(text: str) -> str:
-    """The inside of a Go-quoted string (strconv.Quote) as text; unknown escapes stay."""
-    if "\\" not in text:
-        return text
-
-    def one(found: re.Match[str]) -> str:
-        letter, byte, octal, short, long = found.groups()
-        if letter:
-            return _GO_LETTERS.get(letter, letter)
-        code = int(octal, 8) if octal else int(byte or short or long, 16)
-        stray = code > 0x7F if octal or byte else code > 0x10FFFF or 0xD800 <= code < 0xE000  # \xff is a bad byte
-        return "\ufffd" if stray else chr(code)
-
-    return _GO_ESCAPE.sub(one, text)
 
 
 def _pairs(text: str) -> dict[str, str] | None:
@@ -63,22 +44,6 @@ def _pairs(text: str) -> dict[str, str] | None:
             pairs[key] = bare or ""
         at = found.end()
     return pairs
-
-
-def logfmt(text: str) -> dict[str, Any] | None:
-    """The pairs of a logfmt line: a text key and a level or time key must be there, and nothing that is no pair."""
-    if "msg=" not in text:
-        return None
-    pairs: dict[str, Any] = {}
-    at = 0
-    while at < len(text):
-        found = _LOGFMT.match(text, at)
-        if not found:
-            return None
-        key, quoted, bare = found.groups()
-        pairs[key] = unquote(quoted) if quoted is not None else bare or ""
-        at = found.end()
-    return pairs if "msg" in pairs and pairs.keys() & {"level", "time", "ts"} else None
 
 
 def klog_time(head: "re.Match[str]", near: Stamp | None, times: Times, flags: set[str]) -> Stamp | None:
@@ -111,15 +76,6 @@ def klog_record(text: str, line: Line, times: Times, flags: set[str]) -> Record 
             fields["attributes"] = attributes
     ts = klog_time(head, line.received, times, flags)
     return placed(Record(fields, line.refs, ts, "year" if ts else None, flags), line)
-
-
-def logfmt_record(text: str, line: Line, times: Times, flags: set[str]) -> Record | None:
-    """The record of a logfmt line; None when it is none."""
-    pairs = logfmt(plain(text).strip())
-    if pairs is None:
-        return None
-    fields, ts, source = lift_pairs(pairs, text, times, flags)
-    return placed(Record(fields, line.refs, ts, source, flags), line)
 
 
 def starts_go(text: str) -> bool:

@@ -21,7 +21,8 @@ from parsers.json_lines import CONTROLS, object_record, plain
 from parsers.kernel_rules import Fields, Rule, apply, by_word, rule
 from parsers.kernel_text import GATE as KERNEL_GATE
 from parsers.kernel_text import Probed, clean, kernel_text, take_stamp, unescape
-from parsers.klog import klog_record, logfmt_record
+from parsers.klog import klog_record
+from parsers.logfmt import logfmt_record
 from parsers.nvidia import RULES as NVIDIA_RULES
 from parsers.record import Line, Record, Stream
 from parsers.slurm import SLURMCTLD

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from flows.parse import as_object, ordered
 from parsers.clock import Times, parse_rfc3339, text
 from parsers.json_lines import JSON, MAX_DEPTH, read_object
-from parsers.klog import KLOG, logfmt, unquote
+from parsers.klog import KLOG
+from parsers.logfmt import logfmt, unquote
 from parsers.plain import PLAIN
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Record, Ref, Stream
 
