@@ -9,6 +9,7 @@ repr of a Python dictionary, logged as INFO also when the node is bad.
 """
 
 import re
+from ast import literal_eval
 
 from parsers.clock import local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
@@ -18,23 +19,35 @@ from parsers.nvidia import judge
 from parsers.record import Line, Parser, Record
 from parsers.stamped import StampedStream
 
-_LEVEL = r"(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE|NOTSET)"
+_LEVEL = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE|NOTSET"
+_WIDTH = 8  # jetpack pads levels to it
 _HEAD = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[,.]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)"
-    rf"(?: - (?P<app>[^\s]{{1,200}}) - {_LEVEL} -(?: |$)| +{_LEVEL.replace('level', 'bare')}(?:: | +|$)"
-    rf"|  ?(?P<context>\S{{1,200}}) {_LEVEL.replace('level', 'colon')}:(?: |$))",
+    rf"(?: - (?P<app>[^\s]{{1,200}}) - (?P<level>{_LEVEL}) -(?: |$)| +(?P<bare>{_LEVEL})(?P<gap>: | +|:?$)"
+    rf"|  ?(?P<context>\S{{1,200}}) (?P<colon>{_LEVEL}):(?: |$))",
     re.ASCII,
 )
+_MAX_REPORT = 65_536  # characters; of longer reports the first status and count are taken
 _STATUS = re.compile(r"""['"]status['"]: ['"]([\w ]{1,40})['"]""")
 _ERRORS = re.compile(r"""['"]error_count['"]: (\d{1,9})\b""")
 
 
 def _report(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read
+    """Status and number of errors of a report; the reports of single GPUs inside it have such keys too."""
     text = found["_rest"]
-    if status := _STATUS.search(text):
-        fields["health_status"] = status[1]
-    if errors := _ERRORS.search(text):
-        fields["error_count"] = int(errors[1])
+    try:
+        report = literal_eval(text) if len(text) <= _MAX_REPORT else None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # cut, or not only literals
+        report = None
+    if isinstance(report, dict):
+        status, errors = report.get("status"), report.get("error_count")
+    else:
+        status = shown[1] if (shown := _STATUS.search(text)) else None
+        errors = int(shown[1]) if (shown := _ERRORS.search(text)) else None
+    if isinstance(status, str):
+        fields["health_status"] = status
+    if type(errors) is int:
+        fields["error_count"] = errors
 
 
 def _xid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read
@@ -45,12 +58,22 @@ RULES: tuple[Rule, ...] = (
     rule(
         "health_report",
         "Updated health report for ",
-        r"Updated health report for (?P<health_check>\w+): (?P<_rest>(?s:.*))",
+        r"Updated health report for (?P<health_check>[\w./-]+): (?P<_rest>(?s:.*))",
         _report,
     ),
-    rule("gpu_xid", "XID detected: ", r"\bXID detected: (?P<xid>\d{1,9}) +on gpu: ?(?P<gpu_index>\d{1,9})", _xid),
+    rule(
+        "gpu_xid", "XID detected: ", r"\bXID detected: (?P<xid>\d{1,9})\b(?: +on gpu: ?(?P<gpu_index>\d{1,9}))?", _xid
+    ),
+    rule("gpu_policy_violation", "Violation detected: ", r"^Violation detected: .* on gpu: ?(?P<gpu_index>\d{1,9})"),
 )
 _BY_WORD = by_word(RULES)
+
+
+def _body(head: "re.Match[str]") -> int:
+    """Where the text starts: blanks beyond those that pad the level are its own."""
+    padding = max(_WIDTH - len(head["bare"] or ""), 0) + 1
+    padded = head["bare"] and len(head["gap"]) >= padding and not head["gap"].startswith(":")
+    return head.start("gap") + padding if padded else head.end()
 
 
 def agent_text(text: str, fields: Fields, flags: set[str]) -> None:
@@ -68,7 +91,7 @@ class AgentStream(StampedStream):
             return None
         ts = parse_rfc3339(head["time"]) if parsed[2] else local(parsed[0], parsed[1], self.times.tz, flags)
         word = head["level"] or head["bare"] or head["colon"]
-        fields: Fields = {"level": level_of(word), "level_raw": word, "message": text[head.end() :]}
+        fields: Fields = {"level": level_of(word), "level_raw": word, "message": text[_body(head) :]}
         if head["app"]:
             fields["app"] = head["app"]
         return Record(fields, (), ts, ("record" if parsed[2] else "zone") if ts else None, flags)

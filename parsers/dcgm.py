@@ -16,7 +16,7 @@ from parsers.clock import MONTHS, local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
 from parsers.json_lines import level_of, no_header, object_record
 from parsers.kernel_rules import Fields
-from parsers.klog import klog_record
+from parsers.klog import go_record, klog_record
 from parsers.logfmt import logfmt_record
 from parsers.nvidia import judge
 from parsers.record import Line, Parser, Record
@@ -29,9 +29,16 @@ _ENGINE = re.compile(
 )
 _PLACE = re.compile(r" ?\[([^\[\]]*?):(\d{1,7})\](?: \[([^\[\]]*)\])?$")
 _POLICY = re.compile(
-    r"Timestamp: (?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})$", re.ASCII
+    r"Timestamp: (?:(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})"
+    r"|Not \w{1,20}|Insufficient permission)$",
+    re.ASCII,
 )
 _POLICY_LINES = 4
+_POLICY_ENDS = re.compile(
+    r"(?i:XID) error \d+ detected\.|(?:DBE error|PCIe replay|DBE page retirement) count: \d+"
+    r"|NVLink Counter value: \d+|(?:Temperature|Power): \d+",
+    re.ASCII,
+)
 _XID = re.compile(r"\bXID error (\d{1,9})\b", re.IGNORECASE | re.ASCII)
 _TEMPERATURE = re.compile(r"\bTemperature: (\d{1,4})\b", re.ASCII)
 
@@ -51,7 +58,9 @@ class DcgmStream(StampedStream):
     alone = False
 
     def full(self) -> bool:
-        return self.alone or (self.policy and len(self.refs) >= _POLICY_LINES)
+        if not self.policy:
+            return self.alone
+        return len(self.refs) >= _POLICY_LINES or _POLICY_ENDS.fullmatch(self.texts[-1]) is not None
 
     def start(self, text: str, line: Line, flags: set[str]) -> Record | None:
         record = self._engine(text, flags)
@@ -83,11 +92,13 @@ class DcgmStream(StampedStream):
 
     def _policy(self, text: str, flags: set[str]) -> Record | None:
         head = _POLICY.match(text)
-        if not head or head[1] not in MONTHS:
+        if not head:
             return None
+        if head[1] is None:  # DCGM does not know when
+            return Record({"message": ""}, (), None, None, flags)
         day, hour, minute, second, year = (int(head[group]) for group in range(2, 7))
         try:
-            naive = datetime(year, MONTHS[head[1]], day, hour, minute, second)  # noqa: DTZ001 - local time
+            naive = datetime(year, MONTHS.get(head[1], 0), day, hour, minute, second)  # noqa: DTZ001 - local time
         except ValueError:
             return None
         ts = local(naive, "", self.times.tz, flags)
@@ -99,6 +110,7 @@ class DcgmStream(StampedStream):
             object_record(text, line, times, flags)
             or logfmt_record(text, line, times, flags)
             or klog_record(text, line, times, flags)
+            or go_record(text, line, times, flags)
         )
 
     def finish(self, record: Record) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parsers.clock import Stamp, Times, infer_year, local
+from parsers.clock import Stamp, Times, infer_year, local, parse_iso
 from parsers.json_lines import CONTROLS, no_header, object_record, placed, plain, read_object, unparsed
 from parsers.logfmt import logfmt, logfmt_record, unquote
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
@@ -21,6 +21,8 @@ LETTERS = {"F": "critical", "E": "error", "W": "warning", "I": "info"}
 _HEAD = re.compile(
     r"([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) +(\d{1,10}) ([^\s:\]]{1,200}):(\d{1,7})\](?: |$)", re.ASCII
 )
+# 2020/08/10 19:09:42 XidCriticalError: Xid=69 on Device=GPU-…
+_GO_HEAD = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: |$)", re.ASCII)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?= |\n|$)')
 _PAIR = re.compile(
     r'[ \n]*([^\s="]{1,200})=(?:"((?:[^"\\]|\\.)*)"|<\n((?:\t.*\n)*) >|([^\s"<]\S*|<(?!\n)\S*)?)(?=[ \n]|$)'
@@ -78,6 +80,17 @@ def klog_record(text: str, line: Line, times: Times, flags: set[str]) -> Record 
     return placed(Record(fields, line.refs, ts, "year" if ts else None, flags), line)
 
 
+def go_record(text: str, line: Line, times: Times, flags: set[str]) -> Record | None:
+    """The record of a line of Go's own package `log`, as old device plugins and many libraries use it."""
+    head = _GO_HEAD.match(text)
+    found = parse_iso(f"{head[1]}-{head[2]}-{head[3]} {head[4]}") if head else None
+    if head is None or found is None:
+        return None
+    ts = local(found[0], found[1], times.tz, flags)
+    fields = {"message": plain(text[head.end() :]).rstrip(CONTROLS)}
+    return placed(Record(fields, line.refs, ts, "zone" if ts else None, flags), line)
+
+
 def starts_go(text: str) -> bool:
     """Whether a line of a container begins a klog text record of a Go program."""
     head = _HEAD.match(text)
@@ -86,13 +99,15 @@ def starts_go(text: str) -> bool:
 
 def starts(text: str) -> bool:
     """Whether a line of kind `klog` begins a record."""
-    return bool(_HEAD.match(text)) or read_object(text) is not None or logfmt(plain(text).strip()) is not None
+    if _HEAD.match(text) or _GO_HEAD.match(text) or read_object(text) is not None:
+        return True
+    return logfmt(plain(text).strip()) is not None
 
 
 def joined_record(texts: Sequence[str], line: Line, times: Times, flags: set[str]) -> Record:
     """The record of a first line and the lines that continue it; `line` has the refs of all."""
     whole = "\n".join(texts)
-    record = klog_record(whole, line, times, flags)
+    record = klog_record(whole, line, times, flags) or go_record(whole, line, times, flags)
     if record:
         return record
     record = object_record(texts[0], line, times, flags, klog=True) or logfmt_record(texts[0], line, times, flags)

@@ -91,6 +91,16 @@ def judge(fields: Fields, meaning: Meaning | None) -> None:
         fields["severity"] = "critical" if word == "fatal" else "warning"
 
 
+def judge_sxid(fields: Fields) -> None:
+    """The same for the code of an NVSwitch; the word also says what to do where the catalogue does not."""
+    judge(fields, sxid_meaning(fields["sxid"]))
+    word, action = fields.get("reported_severity"), fields.get("action")
+    if word == "fatal" and action in (None, "ignore"):
+        fields["action"] = "reset_all_gpus_and_switches"
+    elif word in ("nonfatal", "corrected") and action is None:
+        fields["action"] = "ignore"
+
+
 def _cut(text: str) -> bool:
     """The text ends inside a bracket: its writer or a limit cut it."""
     return any(text.rfind(left) > text.rfind(right) for left, right in ("()", "{}", "[]"))
@@ -214,12 +224,7 @@ def _sxid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:
     for pattern in (_SXID_SEVERITY, _SXID_LINK, _SXID_FIRST, _SXID_TEMPERATURE):
         if match := pattern.search(rest):
             convert(match.groupdict(), fields)
-    judge(fields, meaning)
-    word, action = fields.get("reported_severity"), fields.get("action")
-    if word == "fatal" and action in (None, "ignore"):
-        fields["action"] = "reset_all_gpus_and_switches"
-    elif word in ("nonfatal", "corrected") and action is None:
-        fields["action"] = "ignore"
+    judge_sxid(fields)
 
 
 def _lost(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read
