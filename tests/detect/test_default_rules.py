@@ -1,6 +1,7 @@
 """The default rules on lines as nodes write them: fires, does not fire, lasts, resolves, folds, comes late."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,12 +10,23 @@ from tests.detect.scene import START, Scene, kmsg, xid
 LOST = kmsg("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
 RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 REBOOT = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
-FM = "[Mar 04 2025 05:06:07] [ERROR] [tid 841] failed to find the GPU handle"
 TIMEOUT = (
     "[rank{}]: [rank{}]:[E304 05:06:07.829096625 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=110049, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800075 milliseconds "
     "before timing out."
 )
+
+
+def fm(at: int, text: str = "failed to find the GPU handle", level: str = "ERROR") -> str:
+    """A line of fabricmanager.log, which bears its own time: seconds after START."""
+    stamp = datetime.fromtimestamp(START + at, UTC)
+    return f"[{stamp:%b %d %Y %H:%M:%S}] [{level}] [tid 841] {text}"
+
+
+def switch_error(word: str, code: int) -> str:
+    return (
+        f"detected NVSwitch {word} error {code} on fid 0 on NVSwitch pci bus id 00000000:C1:00.0 physical id 3 port 33"
+    )
 
 
 def sxid(code: int, rest: str) -> str:
@@ -47,8 +59,10 @@ def timeouts(count: int) -> list[str]:
         ("kmsg", [sxid(20034, "Fatal, Link 30 LTSSM Fault Up")], ["NvswitchSxidFatal"]),
         ("kmsg", [sxid(22013, "Non-fatal, Link 36 Minion Link DLREQ interrupt")], ["NvswitchSxidNonFatal"]),
         ("kmsg", [sxid(20034, "Severity 1 Engine instance 30 Sub-engine instance 00")], []),
-        ("fabric_manager", [FM] * 5, []),
-        ("fabric_manager", [FM.replace("ERROR", "INFO")] * 50, []),
+        ("fabric_manager", [fm(0)] * 5, []),
+        ("fabric_manager", [fm(0, level="INFO")] * 50, []),
+        ("fabric_manager", [fm(0, switch_error("fatal", 20034))], ["NvswitchSxidFatal"]),
+        ("fabric_manager", [fm(0, switch_error("non-fatal", 12028))], ["NvswitchSxidNonFatal"]),
         ("training", timeouts(20), []),
         ("training", ["step 41 loss 2.13"] * 50, []),
         ("training", ["NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."], []),
@@ -64,20 +78,19 @@ def test_lines_that_page_at_once_and_lines_that_do_not(kind: str, lines: list[st
 
 
 @pytest.mark.parametrize(
-    ("kind", "lines", "more", "rule", "hold", "window"),
+    ("kind", "lines", "more", "rule", "begin", "hold", "window"),
     [
-        ("fabric_manager", [FM] * 6, {}, "FabricManagerErrors", 120, 300),
-        ("training", timeouts(21), {"namespace": "llm"}, "NcclTimeouts", 300, 600),
-        ("training", timeouts(21), {"job_id": "70011"}, "NcclTimeouts", 300, 600),
+        ("fabric_manager", [*[fm(0)] * 5, fm(10)], {}, "FabricManagerErrors", 10, 120, 300),
+        ("training", timeouts(21), {"namespace": "llm"}, "NcclTimeouts", 0, 300, 600),
+        ("training", timeouts(21), {"job_id": "70011"}, "NcclTimeouts", 0, 300, 600),
     ],
 )
 def test_thresholds_fire_when_they_have_been_exceeded_for_long_enough(
-    kind: str, lines: list[str], more: dict[str, str], rule: str, hold: int, window: int
+    kind: str, lines: list[str], more: dict[str, str], rule: str, begin: int, hold: int, window: int
 ) -> None:
     scene = Scene()
     scene.send(0, kind, *lines[:-1], **more)
-    scene.send(10, kind, lines[-1], **more, stamp=10)
-    begin = 10 if kind == "fabric_manager" else 0  # job output bears its own stamps
+    scene.send(10, kind, lines[-1], **more)
     scene.clock(begin + hold - 1)
     assert scene.told() == []
     scene.clock(begin + hold)
@@ -92,8 +105,8 @@ def test_thresholds_fire_when_they_have_been_exceeded_for_long_enough(
 
 def test_a_threshold_that_is_not_exceeded_for_long_enough_pages_nobody() -> None:
     scene = Scene()
-    scene.send(0, "fabric_manager", *[FM] * 3)
-    scene.send(250, "fabric_manager", *[FM] * 3, stamp=250)
+    scene.send(0, "fabric_manager", *[fm(0)] * 3)
+    scene.send(250, "fabric_manager", *[fm(250)] * 3)
     scene.clock(7_200)
     assert scene.told() == []
 
@@ -293,3 +306,11 @@ def test_a_line_of_the_boot_before_is_told_when_it_comes_and_names_that_boot() -
     scene.send(601, "kmsg", kmsg("Linux version 6.8.0"), stamp=601, boot_id="boot-b")
     assert scene.told()[0] == ("GpuXidCritical", "firing", -60, 1)
     assert scene.only.evidence[0].boot_id == "boot-a"
+
+
+def test_a_fault_of_a_switch_that_the_kernel_and_fabric_manager_tell_is_one_alert() -> None:
+    scene = Scene()
+    scene.send(0, "kmsg", sxid(20034, "Fatal, Link 30 LTSSM Fault Up"))
+    scene.send(1, "fabric_manager", fm(1, switch_error("fatal", 20034)))
+    assert scene.firing() == ["NvswitchSxidFatal"]
+    assert [event.rule for event in scene.events] == ["NvswitchSxidFatal"]
