@@ -21,6 +21,7 @@ COMMANDS = {
     "topics": Command("flows.topics:main", "create the Kafka topics, or check them"),
     "compact": Command("flows.archive:compact", "sort the archive into files by kind and hour, and drop what is old"),
     "archive": Command("flows.archive:archive", "list the archive's files, for DuckDB and others"),
+    "replay": Command("flows.replay:replay", "read a part of what was logged once more, into any store"),
     "parse": Command("flows.parse:parse", "explain what a log file becomes: one JSON object per record"),
     "demo": Command("flows.demo.command:demo", "watch a training job die, with nothing else running"),
 }

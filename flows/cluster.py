@@ -12,6 +12,7 @@ import logging
 import os
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -163,15 +164,22 @@ class TierLogic(StatefulBatchLogic[Chunk, Processed, bytes]):
         self._metrics.publish(self._pipeline)
 
 
-def build(runtime: Runtime) -> Dataflow:
-    """The dataflow of one process. Raises Misconfigured when a store or source cannot be used."""
+def build(
+    runtime: Runtime,
+    origin: FixedPartitionedSource[tuple[str, Chunk], Any] | None = None,
+    change: Callable[[Delivery], Delivery] = lambda delivery: delivery,
+) -> Dataflow:
+    """The dataflow of one process. Raises Misconfigured when a store or source cannot be used.
+
+    A replay reads from an `origin` of its own, and may `change` what the stores get.
+    """
     config = runtime.config
     shards = config.tier.own_shards() if config.source.kafka else ["0000"]
     writer = open_writer(config.dead_letter)
     graph = Dataflow("tailrace")
-    chunks = op.input("source", graph, source(runtime, shards))
+    chunks = op.input("source", graph, origin or source(runtime, shards))
     processed = op.stateful_batch("tier", chunks, lambda state: TierLogic(runtime, state))
-    deliveries = op.map_value("deliveries", processed, lambda done: done.delivery)
+    deliveries = op.map_value("deliveries", processed, lambda done: change(done.delivery))
     if config.alerts_mode() == "inline":
         findings = op.map("findings", processed, lambda item: (KEY, item[1].findings))
         alerts = evaluate(config, runtime.alerts, findings, writer, lambda: None)

@@ -16,7 +16,7 @@ from flows.demo.loki_receiver import Receiver
 from flows.demo.scene import Scene
 from flows.run import ledger
 from parsers.gpu_catalogue import xid_meaning
-from sinks.parquet import LANDING
+from sinks.manifest import LANDING
 
 # Events of the story beside the Xids. Those of the kernel are the bad node's own.
 _KERNEL, _OTHERS = {"pcie_aer"}, {

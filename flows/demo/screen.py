@@ -16,7 +16,7 @@ from flows.demo.cascade import BAD_NODE, JOB, NODES
 from flows.demo.findings import Chapter, Findings, Xid
 from flows.demo.flood import WORLD
 from parsers.nccl_noise import RULES
-from sinks.parquet import LANDING
+from sinks.manifest import LANDING
 
 _RULE_NAMES = {rule["id"]: rule["name"].removeprefix(f"{rule['id']} ") for rule in RULES["noise"]}
 _RULE_NAMES |= {"N25": "calls and traces", "empty": "empty lines", "progress": "progress bars"}

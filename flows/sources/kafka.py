@@ -100,31 +100,33 @@ class KafkaSource(FixedPartitionedSource[tuple[str, Chunk], Positions]):
             if partition % self._shards == int(for_part)
         ]
         trouble = Trouble(log, self._config.bootstrap)
-        consumer = connect(Consumer, self._consumer_settings(trouble))
+        consumer = connect(Consumer, consumer_settings(self._config, len(self._own), trouble))
         starts = _starts(consumer, self._config, mine, resume_state or {})
         limits = Limits(*(getattr(self._config, name) for name in Limits._fields))
         topics = list(self._config.topics)
         return KafkaPart(for_part, topics, limits, consumer, starts, trouble, self._drain, self._lost)
 
-    def _consumer_settings(self, trouble: Trouble) -> dict[str, Any]:
-        share = max(self._config.prefetch_bytes // max(len(self._own), 1), 4 << 20)
-        return {
-            "fetch.queue.backoff.ms": 5,  # the default of 1000 cuts catching up to a third
-            # Compressed, and NCCL output is a sixth of its size then: what one answer holds comes on top of the share.
-            "fetch.max.bytes": min(share, 8 << 20),
-            "max.partition.fetch.bytes": 1 << 20,
-            "receive.message.max.bytes": 100 << 20,
-            "queued.max.messages.kbytes": share >> 10,
-            "queued.min.messages": 1_000_000,  # memory is bounded by bytes, not by their number
-            **self._config.client(),
-            "group.id": self._config.group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",  # a jump must be seen
-            "error_cb": trouble.client,
-            "on_commit": trouble.commit,
-            "logger": logging.getLogger("tailrace.librdkafka"),
-        }
+
+def consumer_settings(config: KafkaConfig, shards: int, trouble: Trouble) -> dict[str, Any]:
+    """Settings of the consumer of one of `shards` shards of a process."""
+    share = max(config.prefetch_bytes // max(shards, 1), 4 << 20)
+    return {
+        "fetch.queue.backoff.ms": 5,  # the default of 1000 cuts catching up to a third
+        # Compressed, and NCCL output is a sixth of its size then: what one answer holds comes on top of the share.
+        "fetch.max.bytes": min(share, 8 << 20),
+        "max.partition.fetch.bytes": 1 << 20,
+        "receive.message.max.bytes": 100 << 20,
+        "queued.max.messages.kbytes": share >> 10,
+        "queued.min.messages": 1_000_000,  # memory is bounded by bytes, not by their number
+        **config.client(),
+        "group.id": config.group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # a jump must be seen
+        "error_cb": trouble.client,
+        "on_commit": trouble.commit,
+        "logger": logging.getLogger("tailrace.librdkafka"),
+    }
 
 
 def _starts(

@@ -243,6 +243,15 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
 
     def _committed(self, positions: Positions) -> None:
         """An epoch is committed: tell the group, and leave if the run is to end."""
+        self._tell_group(positions)
+        if self._draining:
+            self._consumer.unassign()
+            until = time.monotonic() + _GOODBYE_S
+            while self._trouble.unanswered and time.monotonic() < until:
+                self._consumer.poll(0.02)
+            self._drain.leave(self._shard)
+
+    def _tell_group(self, positions: Positions) -> None:
         moved = [
             TopicPartition(*place, offset) for place, offset in positions.items() if self._in_group.get(place) != offset
         ]
@@ -253,9 +262,3 @@ class KafkaPart(StatefulSourcePartition[tuple[str, Chunk], Positions]):
                 self._consumer.commit(offsets=moved, asynchronous=True)
             except KafkaException as error:
                 self._trouble.commit(error.args[0], [])
-        if self._draining:
-            self._consumer.unassign()
-            until = time.monotonic() + _GOODBYE_S
-            while self._trouble.unanswered and time.monotonic() < until:
-                self._consumer.poll(0.02)
-            self._drain.leave(self._shard)

@@ -67,7 +67,7 @@ class Tier:
         home.mkdir(parents=True, exist_ok=True)
         self.home, self.config, self.log = home, home / "tailrace.toml", home / "log"
         self.config.write_text(toml(config))
-        self._command = command
+        self._command, self.arguments = command, list[str]()
         self._environment = {**os.environ, **HERE, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -83,7 +83,7 @@ class Tier:
         """Start it, or start it again."""
         with self.log.open("ab") as log, (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, self._command, "--config", str(self.config)],
+                [*COMMAND, self._command, "--config", str(self.config), *self.arguments],
                 cwd=self.home,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,196 @@
+"""`tailrace replay`: reads a bounded part of what was logged once more, through the same path as live lines.
+
+Without `--into` records go to standard output as JSON lines. What goes to stores has the label `replay`; nothing pages
+anybody without `--page`; nothing is committed to the tier's consumer group or recovery store.
+"""
+
+import argparse
+import getpass
+import json
+import logging
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bytewax.dataflow import Dataflow
+
+from flows import log as own_log
+from flows.cluster import Runtime, build
+from flows.config import Config, load
+from flows.preflight import require
+from flows.run import EXIT_AGAIN, EXIT_CONFIG, command_line, execute, ledger
+from flows.sources.kafka import KafkaConfig
+from flows.sources.kafka_range import Bound, Plan, Range, RangeSource, between
+from flows.steps.selection import Selection
+from sinks.console import ConsoleConfig
+from sinks.errors import Misconfigured, SinkError
+from sinks.registry import SINKS
+
+log = logging.getLogger("tailrace.replay")
+
+_PLAN = "replay.json"
+_EXAMPLES = """examples:
+  tailrace replay --config tailrace.toml --topic logs.kernel --from 2026-11-30T10:00:00Z --to 2026-11-30T11:00:00Z
+  tailrace replay --config tailrace.toml --node gpu-17 --from 2026-11-30T10:00:00Z | jq -r .message
+  tailrace replay --config tailrace.toml --into loki --from 120000 --to 130000 --topic logs.job --state /var/tmp/again
+"""
+
+
+def replay(argv: Sequence[str]) -> int:
+    """Read messages of Kafka topics once more: from one offset or time to another.
+
+    Exit status 0, 1 when some of it is not in Kafka any more, 2 for a wrong configuration, 75 when a store failed:
+    then start it again, with --state from where it was.
+    """
+    arguments = _options().parse_args(argv)
+    try:
+        config = load(arguments.config)
+        own_log.setup("WARNING")
+        if config.source.kafka is None:
+            raise Misconfigured(f"{arguments.config} reads no Kafka topics; add [source.kafka]")
+        kafka = config.source.kafka.model_copy(update={"group": f"{config.source.kafka.group}-replay"})
+        plan = _planned(arguments, kafka)
+        chosen = _config(config, kafka, arguments)
+        require(chosen)
+        _audit(arguments, plan)
+        return _run(chosen, kafka, plan, _selection(arguments))
+    except SinkError as error:
+        sys.stderr.write(f"tailrace replay: {error}\n")
+        return EXIT_CONFIG if isinstance(error, Misconfigured) else EXIT_AGAIN
+
+
+def _options() -> argparse.ArgumentParser:
+    options = command_line("replay", replay.__doc__ or "", _EXAMPLES)
+    options.add_argument("--topic", action="append", help="topic to read (may be repeated; default: all of the tier)")
+    options.add_argument("--from", dest="start", type=_bound, metavar="BOUND", help="offset or time (RFC 3339)")
+    options.add_argument(
+        "--to", dest="end", type=_bound, metavar="BOUND", help="offset or time, excluded (default: now)"
+    )
+    for name in ("kind", "node", "job"):
+        options.add_argument(f"--{name}", action="append", default=[], help=f"only this {name} (may be repeated)")
+    options.add_argument("--into", action="append", choices=sorted(SINKS), help="store to write to (may be repeated)")
+    options.add_argument("--archive", metavar="URL", help="where --into parquet writes; never the archive of the tier")
+    options.add_argument("--state", type=Path, help="directory that lets an interrupted replay go on")
+    options.add_argument("--page", action="store_true", help="let alerts of the replay reach Alertmanager")
+    return options
+
+
+def _bound(text: str) -> Bound:
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither an offset nor a time; write a time like 2026-11-30T10:00:00Z"
+        ) from error
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _planned(arguments: argparse.Namespace, kafka: KafkaConfig) -> Plan:
+    """The plan of the command line, or of the interrupted run: `now` must not move on."""
+    kept = arguments.state and arguments.state / _PLAN
+    if kept and kept.exists():
+        ranges, lost = json.loads(kept.read_text(encoding="utf-8"))
+        return Plan(tuple(Range(*each) for each in ranges), tuple(Range(*each) for each in lost))
+    plan = between(kafka, arguments.topic or kafka.topics, arguments.start, arguments.end)
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([plan.ranges, plan.lost]), encoding="utf-8")
+    return plan
+
+
+def _config(config: Config, kafka: KafkaConfig, arguments: argparse.Namespace) -> Config:
+    """The tier's configuration for one process that writes to the chosen stores only."""
+    into = set(arguments.into or ())
+    sinks: dict[str, Any] = dict.fromkeys((*SINKS, "alertmanager"))
+    for name in into:
+        if (section := getattr(config.sinks, name)) is None:
+            raise Misconfigured(f"--into {name}: {arguments.config} has no [sinks.{name}]; add it")
+        sinks[name] = section
+    if "parquet" in into:
+        if not arguments.archive:
+            raise Misconfigured("--into parquet needs --archive: the tier's own archive has these lines already")
+        storage = config.sinks.parquet.storage.model_copy(update={"url": arguments.archive})  # type: ignore[union-attr]
+        sinks["parquet"] = sinks["parquet"].model_copy(update={"storage": storage, "spool": None})
+    if not into:
+        sinks["console"] = ConsoleConfig(rows=None)
+    if arguments.page:
+        sinks["alertmanager"] = config.sinks.alertmanager
+    mode = "inline" if arguments.page else "off"
+    return config.model_copy(
+        update={
+            "tier": config.tier.model_copy(update={"shards": 1, "processes": 1, "process": 0}),
+            "source": config.source.model_copy(update={"kafka": kafka}),
+            "sinks": config.sinks.model_copy(update=sinks),
+            "alerts": config.alerts.model_copy(update={"mode": mode, "alerts_topic": ""}),
+            "recovery": config.recovery.model_copy(update={"dir": arguments.state and arguments.state / "recovery"}),
+            "http": config.http.model_copy(update={"port": 0}),
+        }
+    )
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    return Selection(frozenset(arguments.kind), frozenset(arguments.node), frozenset(arguments.job))
+
+
+def _audit(arguments: argparse.Namespace, plan: Plan) -> None:
+    """Who replays what, as one line of our log."""
+    log.warning(
+        "replay",
+        extra={
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "ranges": [tuple(each) for each in plan.ranges],
+            "selected": {name: getattr(arguments, name) for name in ("kind", "node", "job")},
+            "into": arguments.into or ["stdout"],
+            "page": arguments.page,
+        },
+    )
+
+
+def _run(config: Config, kafka: KafkaConfig, plan: Plan, selection: Selection) -> int:
+    runtime = Runtime(config)
+    progress = Progress(sum(each.stop - each.first for each in plan.ranges))
+    origin = RangeSource(kafka, plan.ranges, runtime.drain, progress.tell)
+
+    def graph(runtime: Runtime) -> Dataflow:
+        return build(runtime, origin, selection.of)
+
+    if plan.ranges:
+        execute(config, runtime, graph)
+    progress.end()
+    sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
+    for each in plan.lost:
+        sys.stderr.write(
+            f"tailrace replay: {each.topic}/{each.partition} has messages {each.first} to {each.stop - 1} no more; "
+            "look for them in the archive\n"
+        )
+    return 1 if plan.lost else 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """A line on a terminal: messages done of `of`, and the time left at the pace so far."""
+
+    of: int
+    started: float = field(default_factory=time.monotonic)
+    shown: float = 0.0
+
+    def tell(self, done: int) -> None:
+        """Show how many messages are done, once a second at most."""
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self.shown < 1.0:
+            return
+        self.shown = now
+        left = (now - self.started) / max(done, 1) * (self.of - done)
+        sys.stderr.write(f"\r{done:,} of {self.of:,} messages, {left:,.0f} s left \x1b[K")
+
+    def end(self) -> None:
+        if self.shown:
+            sys.stderr.write("\n")
