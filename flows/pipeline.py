@@ -253,9 +253,11 @@ class Pipeline:
 
 
 def _reduce(done: Finished) -> None:
-    """Leave only what the header of the kind tells of a line."""
-    fields = done.record.fields
-    for name in fields.keys() - _header_names(done.kind):
+    """Leave only what the header of the kind tells of a line; a header with `fields` tells all."""
+    fields, told = done.record.fields, _header_names(done.kind)
+    if "fields" in told:
+        return
+    for name in fields.keys() - told:
         del fields[name]
 
 

@@ -10,21 +10,27 @@ repr of a Python dictionary, logged as INFO also when the node is bad.
 
 import re
 from ast import literal_eval
+from typing import TYPE_CHECKING
 
 from parsers.clock import local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
-from parsers.json_lines import level_of, no_header
-from parsers.kernel_rules import Fields, Rule, apply, by_word, rule
+from parsers.json_lines import level_of
+from parsers.kernel_rules import Fields, Rule, apply, by_word, gate, rule
 from parsers.nvidia import judge
 from parsers.record import Line, Parser, Record
-from parsers.stamped import StampedStream
+from parsers.stamped import ISO_MS, Heads, StampedStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 _LEVEL = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE|NOTSET"
 _WIDTH = 8  # jetpack pads levels to it
 _HEAD = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[,.]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)"
-    rf"(?: - (?P<app>[^\s]{{1,200}}) - (?P<level>{_LEVEL}) -(?: |$)| +(?P<bare>{_LEVEL})(?P<gap>: | +|:?$)"
-    rf"|  ?(?P<context>\S{{1,200}}) (?P<colon>{_LEVEL}):(?: |$))",
+    rf"(?: - (?P<app>\S+) - (?P<level>{_LEVEL}) -(?: |$)| +(?P<bare>{_LEVEL})(?P<gap>: | +|:?$)"
+    rf"|  ?(?P<context>\S+) (?P<colon>{_LEVEL}):(?: |$))",
     re.ASCII,
 )
 _MAX_REPORT = 65_536  # characters; of longer reports the first status and count are taken
@@ -100,4 +106,26 @@ class AgentStream(StampedStream):
         agent_text(record.fields["message"], record.fields, record.flags)
 
 
-AGENT = Parser(AgentStream, no_header)
+_TIME = rf"^(?P<head>(?P<time>{ISO_MS})"
+_NAMED = Heads(rf"{_TIME} - (?P<app>\S+) - (?P<level>{_LEVEL}) - )")
+_PADDED = Heads(rf"{_TIME} (?P<level>DEBUG {{4}}|INFO {{5}}|WARNING {{2}}|ERROR {{4}}|CRITICAL ))")
+
+
+def _columns(lines: "pa.LargeBinaryArray", tz: str | None, heads: Heads) -> "Header":
+    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz, heads)
+
+
+def named(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """Columns of lines in the way of healthagent.log."""
+    return _columns(lines, tz, _NAMED)
+
+
+def padded(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """Columns of lines in the way of jetpack.log."""
+    return _columns(lines, tz, _PADDED)
+
+
+HEALTHAGENT = Parser(AgentStream, named, gate(RULES))
+JETPACK = Parser(AgentStream, padded, gate(RULES))

@@ -11,23 +11,35 @@ for each violation); NVIDIA/dcgm-exporter (logrus up to 3, slog since 4, or JSON
 
 import re
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from parsers.clock import MONTHS, local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
-from parsers.json_lines import level_of, no_header, object_record
+from parsers.json_lines import level_of, object_record
 from parsers.kernel_rules import Fields
 from parsers.klog import go_record, klog_record
 from parsers.logfmt import logfmt_record
 from parsers.nvidia import judge
-from parsers.record import Line, Parser, Record
-from parsers.stamped import StampedStream
+from parsers.record import NO_LINE, Line, Parser, Record
+from parsers.stamped import ISO_MS, Heads, StampedStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 _ENGINE = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?) +([A-Z]{4,9}) +"
     r"\[(\d{1,10})(?::(\d{1,10}))?\] ?",
     re.ASCII,
 )
-_PLACE = re.compile(r" ?\[([^\[\]]*?):(\d{1,7})\](?: \[([^\[\]]*)\])?$")
+_AT_END = r" ?\[(?P<src_file>[^\[\]:]*):(?P<src_line>[0-9]{1,7})\](?: \[(?P<src_func>[^\[\]]*)\])?$"
+_PLACE = re.compile(_AT_END)
+_HEADS = Heads(
+    rf"^(?P<head>(?P<time>{ISO_MS}) +(?P<level>[A-Z]{{4,9}}) +"
+    r"\[(?P<pid>[0-9]{1,10})(?::(?P<tid>[0-9]{1,10}))?\] ?)",
+    _AT_END,
+)
 _POLICY = re.compile(
     r"Timestamp: (?:(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})"
     r"|Not \w{1,20}|Insufficient permission)$",
@@ -126,4 +138,11 @@ class DcgmStream(StampedStream):
             engine_text(message, fields)
 
 
-DCGM = Parser(DcgmStream, no_header)
+def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """Columns of lines of nv-hostengine; all others are rich."""
+    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz, _HEADS)
+
+
+DCGM = Parser(DcgmStream, header, NO_LINE)

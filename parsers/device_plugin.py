@@ -13,9 +13,8 @@ import re
 from typing import Any
 
 from parsers.gpu_catalogue import xid_meaning
-from parsers.json_lines import no_header
 from parsers.kernel_rules import Fields
-from parsers.klog import KlogStream
+from parsers.klog import KlogStream, header
 from parsers.nvidia import judge
 from parsers.record import Parser, Record
 
@@ -53,4 +52,4 @@ class PluginStream(KlogStream):
         return records
 
 
-DEVICE_PLUGIN = Parser(PluginStream, no_header)
+DEVICE_PLUGIN = Parser(PluginStream, header, r"unhealthy|[Xx]id|XID|GPU-|MIG-", near=True)

@@ -10,13 +10,19 @@ errors are both logged as ERROR, and so is that there is no switch to manage (NV
 
 import re
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from parsers.clock import MONTHS, local
-from parsers.json_lines import level_of, no_header
-from parsers.kernel_rules import Fields, Rule, apply, by_word, rule
+from parsers.json_lines import level_of
+from parsers.kernel_rules import Fields, Rule, apply, by_word, gate, rule
 from parsers.nvidia import judge, judge_sxid
 from parsers.record import Line, Parser, Record
-from parsers.stamped import StampedStream
+from parsers.stamped import CLOCK, YEAR, Heads, StampedStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 _HEAD = re.compile(
     r"\[([A-Z][a-z]{2}) +(\d{1,2}) (\d{4}) (\d\d):(\d\d):(\d\d)(?:[.:,](\d{1,9}))?\] \[ *([A-Za-z]+) *\]"
@@ -89,4 +95,17 @@ class FabricStream(StampedStream):
         fabric_text(record.fields["message"], record.fields, record.flags)
 
 
-FABRIC_MANAGER = Parser(FabricStream, no_header)
+_HEADS = Heads(
+    rf"^(?P<head>\[(?P<time>(?:{'|'.join(MONTHS)}) (?:0[1-9]|[12][0-9]|3[01]) {YEAR} {CLOCK})\] "
+    r"\[(?P<level>[A-Za-z]+)\] \[tid (?P<tid>[0-9]{1,10})\] )"
+)
+
+
+def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """Columns of lines of the usual form."""
+    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz, _HEADS)
+
+
+FABRIC_MANAGER = Parser(FabricStream, header, gate(RULES))

@@ -22,6 +22,9 @@ NOT_UTF8 = (
 )
 
 
+Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
 class Header(NamedTuple):
     """Columns of a batch of lines, all of one length; None stands for a column of nulls.
 
@@ -85,6 +88,28 @@ def utc(naive: pa.Array, tz: str) -> tuple[pa.Array, pa.Array]:
     early = pc.assume_timezone(naive, tz, ambiguous="earliest", nonexistent="earliest").view(pa.int64())
     late = pc.assume_timezone(naive, tz, ambiguous="latest", nonexistent="latest").view(pa.int64())
     return early, pc.fill_null(pc.not_equal(early, late), False)
+
+
+def nearest_year(
+    month: Longs, day: Longs, second: Longs, near: pa.Array, tz: str
+) -> "tuple[np.ndarray[tuple[int], np.dtype[np.datetime64]], np.ndarray[tuple[int], np.dtype[np.bool_]]]":
+    """Local times (s) in the year that brings them nearest to `near` (int64 ns), and whether there is one.
+
+    `month` counts from 0, `second` is that of the day.
+    """
+    local = pc.local_timestamp(near.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("ns", tz)))
+    here = local.to_numpy(zero_copy_only=False)
+    year = here.astype("M8[Y]").astype(np.int64)
+    best = np.zeros(len(month), dtype="M8[s]")
+    distance = np.full(len(month), np.iinfo(np.int64).max)
+    for other in (year - 1, year, year + 1):
+        months = (other * 12 + month).astype("M8[M]")
+        days = months.astype("M8[D]") + (day - 1)
+        times = days.astype("M8[s]") + second
+        apart = np.abs((times.astype("M8[ns]") - here).astype(np.int64))
+        closer = (days.astype("M8[M]") == months) & (day > 0) & (apart < distance)
+        best[closer], distance[closer] = times[closer], apart[closer]
+    return best, distance < np.iinfo(np.int64).max
 
 
 def text_map(columns: Mapping[str, pa.Array]) -> pa.MapArray:

@@ -46,6 +46,11 @@ def by_word(rules: Iterable[Rule]) -> tuple[tuple[str, Rule], ...]:
     return tuple((word, each) for each in rules for word in each.words)
 
 
+def gate(rules: Iterable[Rule]) -> str:
+    """RE2 text that finds one of the rules' words: what no rule fits can be left to the header."""
+    return "|".join(sorted({re.escape(word) for each in rules for word in each.words}))
+
+
 def apply(rules: Sequence[tuple[str, Rule]], text: str, fields: Fields, flags: set[str]) -> None:
     """Read `text` by the first rule that fits, if one does."""
     for word, each in rules:

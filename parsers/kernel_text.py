@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from parsers import kernel_hardware, kernel_host, nvidia
 from parsers.json_lines import CONTROLS, plain
-from parsers.kernel_rules import BDF, Fields, Rule, apply, by_word, pci
+from parsers.kernel_rules import BDF, Fields, Rule, apply, by_word, gate, pci
 
 RULES: tuple[Rule, ...] = (
     *nvidia.RULES,
@@ -30,7 +30,7 @@ _STAMP = re.compile(r"\[ *(\d{1,12})\.(\d{1,9})(?: *<[^>]*>)?\] ?", re.ASCII)
 _CALLER = re.compile(r"\[ *([TC])(\d{1,10})\] ?", re.ASCII)
 
 # RE2, on raw lines: every line that can get a field by a rule, and every line that may continue a record.
-GATE = "|".join([r"^[ \t]", BDF, *sorted({re.escape(word) for each in RULES for word in each.words})])
+GATE = "|".join([r"^[ \t]", BDF, gate(RULES)])
 
 
 def kernel_text(message: str, fields: Fields, flags: set[str]) -> None:

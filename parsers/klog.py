@@ -8,25 +8,28 @@ and belongs to the training parser.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parsers.clock import Stamp, Times, infer_year, local, parse_iso
-from parsers.json_lines import CONTROLS, no_header, object_record, placed, plain, read_object, unparsed
+from parsers.json_lines import CONTROLS, object_record, placed, plain, read_object, unparsed
 from parsers.logfmt import logfmt, logfmt_record, unquote
-from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Parser, Record, Ref, Stream, decode
+from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, NO_LINE, Line, Parser, Record, Ref, Stream, decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 LETTERS = {"F": "critical", "E": "error", "W": "warning", "I": "info"}
 
 # E0304 05:06:07.123456    1234 kubelet.go:2345] "Skipping pod" err="network down"
 _HEAD = re.compile(
-    r"([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) +(\d{1,10}) ([^\s:\]]{1,200}):(\d{1,7})\](?: |$)", re.ASCII
+    r"([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) +(\d{1,10}) ([^\s:\]]+):(\d{1,7})\](?: |$)", re.ASCII
 )
 # 2020/08/10 19:09:42 XidCriticalError: Xid=69 on Device=GPU-…
 _GO_HEAD = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: |$)", re.ASCII)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?= |\n|$)')
-_PAIR = re.compile(
-    r'[ \n]*([^\s="]{1,200})=(?:"((?:[^"\\]|\\.)*)"|<\n((?:\t.*\n)*) >|([^\s"<]\S*|<(?!\n)\S*)?)(?=[ \n]|$)'
-)
+_PAIR = re.compile(r'[ \n]*([^\s="]+)=(?:"((?:[^"\\]|\\.)*)"|<\n((?:\t.*\n)*) >|([^\s"<]\S*|<(?!\n)\S*)?)(?=[ \n]|$)')
 
 
 def _pairs(text: str) -> dict[str, str] | None:
@@ -164,4 +167,11 @@ class KlogStream:
         return self.refs
 
 
-KLOG = Parser(KlogStream, no_header)
+def header(lines: "pa.LargeBinaryArray", tz: str | None, near: "pa.Array | None" = None) -> "Header":
+    """Columns of klog text; see `klog_columns`."""
+    from parsers.klog_columns import columns  # here, so that reading a file does not wait for the column libraries
+
+    return columns(lines, tz, near)
+
+
+KLOG = Parser(KlogStream, header, NO_LINE, near=True)

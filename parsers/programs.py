@@ -18,7 +18,7 @@ from parsers.dmesg import priority
 from parsers.fabric_manager import RULES as FABRIC_RULES
 from parsers.fabric_manager import FabricStream, fabric_text
 from parsers.json_lines import CONTROLS, object_record, plain
-from parsers.kernel_rules import Fields, Rule, apply, by_word, rule
+from parsers.kernel_rules import Fields, Rule, apply, by_word, gate, rule
 from parsers.kernel_text import GATE as KERNEL_GATE
 from parsers.kernel_text import Probed, clean, kernel_text, take_stamp, unescape
 from parsers.klog import klog_record
@@ -41,6 +41,7 @@ COMPONENTS = (
 STAMPED: dict[str, tuple[type[StampedStream], Callable[[str, Fields, set[str]], None]]] = {
     "nv-fabricmanager": (FabricStream, fabric_text),
     "nvidia-fabricmanager": (FabricStream, fabric_text),
+    "nvidia-fabricmanager-start.sh": (FabricStream, fabric_text),
     "fabricmanager": (FabricStream, fabric_text),
     "nv-hostengine": (DcgmStream, lambda text, fields, _: engine_text(text, fields)),
     "nvidia-dcgm": (DcgmStream, lambda text, fields, _: engine_text(text, fields)),
@@ -67,7 +68,7 @@ GATE = "|".join(
     [
         KERNEL_GATE.removeprefix(r"^[ \t]|"),
         SLURMCTLD.gate or "",
-        *sorted({re.escape(word) for each in (*RULES, *FABRIC_RULES, *AGENT_RULES) for word in each.words}),
+        gate((*RULES, *FABRIC_RULES, *AGENT_RULES)),
         "message repeated ",
     ]
 )

@@ -24,6 +24,10 @@ MAX_HELD_LINES = 2_000
 MAX_HELD_BYTES = 1 << 20
 
 
+# Gate of kinds whose rich lines are all known by their form, from the header: finds the empty line only.
+NO_LINE = "^$"
+
+
 class Ref(NamedTuple):
     """Where a physical line stands: the Kafka offset of its message, and its index inside it.
 

@@ -2,9 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from parsers.json_lines import CONTROLS, placed, plain, unparsed
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Record, Ref, Stream, decode
+
+
+class Heads(NamedTuple):
+    """What the usual first line of a record looks like, for `stamped_columns`.
+
+    `head` is RE2 text with the groups `head` (what is no text), `time` (local, of one width) and `level`; `place`, if
+    any, is what is taken off the end of the text. Their other groups are fields. Blanks around levels are no part of
+    them.
+    """
+
+    head: str
+    place: str | None = None
+
+
+# Dates that are in reach of int64 nanoseconds, RE2 and Python alike.
+YEAR = r"(?:19[7-9][0-9]|2[01][0-9]{2}|22[0-5][0-9])"
+CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+ISO_MS = rf"{YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01]) {CLOCK}[,.][0-9]{{3}}"
 
 
 class StampedStream(ABC):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from parsers.clock import MONTHS
 from parsers.dmesg import FACILITIES, LEVEL_NAMES
-from parsers.header import Header, buffers, slices, text_map, utc
+from parsers.header import Header, buffers, nearest_year, slices, text_map, utc
 from parsers.programs import has_grammar
 from parsers.schema import CODE
 
@@ -35,7 +35,6 @@ _SOURCES = pa.array(["record", "year"])
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
-Dates = np.ndarray[tuple[int], np.dtype[np.datetime64]]
 
 
 def columns(lines: pa.LargeBinaryArray, tz: str | None, near: pa.Array | None = None) -> Header:
@@ -140,7 +139,7 @@ def _times(
     bsd = np.flatnonzero((sizes["bsd"] > 0) & ~rich)
     if tz is not None and near is not None and len(bsd):
         rows = pa.array(bsd)
-        naive, dated = _dated(parts["bsd"].take(rows), near.take(rows), tz)
+        naive, dated = nearest_year(*_digits(parts["bsd"].take(rows)), near.take(rows), tz)
         seconds, odd = utc(pa.array(naive), tz)
         ns[bsd] = _numbers(seconds) * 1_000_000_000
         known[bsd] = dated
@@ -168,21 +167,3 @@ def _impossible(stamps: pa.Array) -> Bools:
     month, day, _ = _digits(stamps)
     longest = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
     return np.asarray((day < 1) | (day > longest[month]), dtype=np.bool_)
-
-
-def _dated(stamps: pa.Array, near: pa.Array, tz: str) -> tuple[Dates, Bools]:
-    """Local times (s) in the year that brings them nearest to `near`, and whether there is one."""
-    month, day, second = _digits(stamps)
-    local = pc.local_timestamp(near.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("ns", tz)))
-    here = local.to_numpy(zero_copy_only=False)
-    year = here.astype("M8[Y]").astype(np.int64)
-    best = np.zeros(len(stamps), dtype="M8[s]")
-    distance = np.full(len(stamps), np.iinfo(np.int64).max)
-    for other in (year - 1, year, year + 1):
-        months = (other * 12 + month).astype("M8[M]")
-        days = months.astype("M8[D]") + (day - 1)
-        times = days.astype("M8[s]") + second
-        apart = np.abs((times.astype("M8[ns]") - here).astype(np.int64))
-        closer = (days.astype("M8[M]") == months) & (day > 0) & (apart < distance)
-        best[closer], distance[closer] = times[closer], apart[closer]
-    return best, distance < np.iinfo(np.int64).max
