@@ -39,6 +39,7 @@ class Run:
     peak_rss_mib: float
     archive_bytes: int
     loki_lines: int
+    loki_repeated: int
 
     @property
     def cpu_s_per_million(self) -> float:

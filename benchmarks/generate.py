@@ -4,8 +4,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from confluent_kafka import Producer
 
+from benchmarks.content import Content, note
 from benchmarks.lines import UPTIME_S, Block, blocks, totals
 from tests.services.kafka import MAX_MESSAGE_BYTES, Kafka
 
@@ -19,13 +21,17 @@ _ANSWER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """A full set of topics: name by kind, lines that are noise and others, bytes of all lines, messages."""
+    """A full set of topics: name by kind, lines that are noise and others, bytes of all lines, messages.
+
+    `content`: what Loki must get of each line, by its number; empty where nobody asks.
+    """
 
     names: dict[str, str]
     noise: int
     other: int
     size: int
     messages: int
+    content: Content
 
     @property
     def lines(self) -> int:
@@ -89,13 +95,15 @@ def fill(kafka: Kafka, cycles: int, *, single: bool) -> Topics:
     """
     names = topics_for(kafka, KINDS, "lines" if single else "blocks")
     writer, start_s = Writer(kafka), start_of(cycles)
+    noise, other = totals(cycles)
+    content = np.zeros(noise + other, np.uint32)
     for block in blocks(cycles, start_s):
         headers = None if single else headers_of(block, start_s)
+        note(content, block, headers)
         for value in block.value.split(b"\n") if single else (block.value,):
             writer.send(names[block.kind], block.node, value, headers)
     writer.finish()
-    noise, other = totals(cycles)
-    return Topics(names, noise, other, writer.size, writer.messages)
+    return Topics(names, noise, other, writer.size, writer.messages, content)
 
 
 def headers_of(block: Block, start_s: int) -> Headers:

@@ -10,7 +10,7 @@ checked for lines that are lost, repeated or taken for the wrong sort.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import gmtime, strftime
 from typing import NamedTuple
 
@@ -31,13 +31,14 @@ _JOBS = 400
 
 
 class Block(NamedTuple):
-    """Lines of one message, joined by line feeds. `second`: seconds since the first block of all."""
+    """Lines of one message, joined by line feeds. `second`: seconds since the first block; `numbers`: of each line."""
 
     kind: str
     node: str
     second: int
     noise: int
     value: bytes
+    numbers: Sequence[int]
 
 
 def node(index: int) -> str:
@@ -64,19 +65,19 @@ def blocks(cycles: int, start_s: int, reserved: int = 0) -> Iterator[Block]:
             if kind == "training":
                 template, order = jobs[number % NODES]
                 numbers = [*range(noise, noise + _NOISE), *range(other, other + BLOCK_LINES - _NOISE)]
-                yield Block(
-                    kind, node(number), counts["slurmctld"], _NOISE, template % tuple(map(numbers.__getitem__, order))
-                )
+                placed = tuple(map(numbers.__getitem__, order))
+                yield Block(kind, node(number), counts["slurmctld"], _NOISE, template % placed, placed)
                 noise += _NOISE
                 other += BLOCK_LINES - _NOISE
                 continue
+            placed = tuple(range(other, other + BLOCK_LINES))
             if kind == "slurmctld":
                 stamp = _stamp(start_s + number)
-                value = slurm.replace(b"@", stamp) % tuple(range(other, other + BLOCK_LINES))
-                yield Block(kind, CONTROLLER, number, 0, value)
+                yield Block(kind, CONTROLLER, number, 0, slurm.replace(b"@", stamp) % placed, placed)
             else:
                 second = counts["slurmctld"]
-                yield Block(kind, node(number), second, 0, _kernel_block(kernel, number // NODES, second, other))
+                value = _kernel_block(kernel, number // NODES, second, other)
+                yield Block(kind, node(number), second, 0, value, placed)
             other += BLOCK_LINES
 
 

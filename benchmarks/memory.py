@@ -16,11 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from time import gmtime, strftime
 
+import numpy as np
+
 from benchmarks.cases import Case, Run
 from benchmarks.generate import KINDS, Headers, Topics, Writer, headers_of, start_of, topics_for
-from benchmarks.lines import CYCLE_LINES, FIRST, UPTIME_S, blocks, totals
+from benchmarks.lines import CYCLE_LINES, FIRST, NUMBER, UPTIME_S, blocks, totals
 from benchmarks.results import machine
 from benchmarks.run import EPOCH_S, RESULTS, measure, say
+from flows.demo.loki_apart import strict
 from tests.services import kafka as kafka_service
 from tests.services.kafka import Kafka
 
@@ -48,7 +51,7 @@ def fill(kafka: Kafka, lines: int, names: int, long_lines: int) -> Topics:
         pass
     writer.finish()
     noise, other = totals(cycles)
-    return Topics(topics, noise, other + extra, writer.size, writer.messages)
+    return Topics(topics, noise, other + extra, writer.size, writer.messages, np.zeros(0, np.uint32))
 
 
 Message = tuple[str, str, bytes, Headers]  # kind, node, value, headers
@@ -95,7 +98,7 @@ def catch_up(kafka: Kafka, lines: int, names: int, long_lines: int, home: Path) 
     """Fill topics and measure one run."""
     topics = fill(kafka, lines, names, long_lines)
     say(f"{topics.lines:,} lines in {topics.messages:,} messages are in {kafka.used}")
-    return topics, measure(CASE, kafka, topics, home, EPOCH_S)
+    return topics, measure(CASE, kafka, topics, home, EPOCH_S, strict(NUMBER, topics.lines))
 
 
 def main(argv: list[str]) -> int:

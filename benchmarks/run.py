@@ -1,8 +1,8 @@
 """Throughput of one tier process that catches up on full Kafka topics: `python -m benchmarks.run`, `make bench`.
 
-Real Kafka, the archive in a local directory, and the strict Loki receiver in a process of its own, which
-decodes every push and checks the number of every line. Every run starts from an empty recovery store and
-ends at lag zero and when Loki has all; then receiver, archive and ledger must have every line once.
+Real Kafka, the archive in a local directory, and a Loki in a process of its own, which decodes every push and
+checks every line (`benchmarks.loki`). Every run starts from an empty recovery store and ends at lag zero and
+when Loki has all; then Loki, archive and ledger must have every line once.
 
 `lines/s` is taken between the ends of the first and the last whole epoch, so neither start-up nor the wait
 for the end of a part-filled epoch is in it, but everything that happens at the end of an epoch is.
@@ -21,10 +21,11 @@ from benchmarks import archive, results
 from benchmarks.archive import expect
 from benchmarks.cases import CASES, Case, Run
 from benchmarks.generate import Topics, fill
-from benchmarks.lines import CYCLE_LINES, NUMBER
+from benchmarks.lines import CYCLE_LINES
+from benchmarks.loki import checker
 from benchmarks.observe import child_running, cpu_s
 from benchmarks.tier import Lag, TierProcess
-from flows.demo.loki_apart import BULK, ReceiverApart
+from flows.demo.loki_apart import BULK, ReceiverApart, Report
 from tests.flows.tier import assert_balanced
 from tests.services import kafka as kafka_service
 from tests.services.kafka import Kafka
@@ -34,12 +35,15 @@ EPOCH_S = 5.0
 _LIMIT_S = 600.0
 
 
-def measure(case: Case, kafka: Kafka, topics: Topics, home: Path, epoch_s: float) -> Run:
-    """Run one case once. Raises AssertionError when a line is missing or unaccounted for, or is archived twice."""
+def measure(case: Case, kafka: Kafka, topics: Topics, home: Path, epoch_s: float, loki: ReceiverApart) -> Run:
+    """Run one case once, with a Loki that has not been started.
+
+    Raises AssertionError when a line is missing, unaccounted for or not as sent, or is archived twice.
+    """
     kept = topics.other if case.dropped else topics.lines
     group = f"bench-{case.name}-{time.monotonic_ns()}"
     broker = child_running("kafka.Kafka")
-    with ReceiverApart(NUMBER, topics.lines) as receiver:
+    with loki as receiver:
         config = _config(case, kafka, topics, group, receiver.url, home / "archive", epoch_s)
         with TierProcess(home / "tier", config) as tier, Lag(kafka, group, topics) as lag:
             broker_before, receiver_before = cpu_s(broker) if broker else 0.0, receiver.report(0).cpu_s
@@ -50,9 +54,7 @@ def measure(case: Case, kafka: Kafka, topics: Topics, home: Path, epoch_s: float
             peak = tier.peak_rss_mib()
             ledger = tier.drain()
         _check_ledger(ledger, topics, case)
-        # At least once: what a slow machine did not acknowledge in time came again.
-        got = report.lines - report.repeated, report.missing, report.foreign
-        expect(f"Loki: lines, missing, foreign ({report.problems})", got, (kept, 0, 0))
+        check_loki(report, kept)
     objects = archive.objects(home / "archive")
     named = topics.noise if case.archived and case.dropped else 0
     archive.check(objects, kept + named, named)
@@ -70,6 +72,7 @@ def measure(case: Case, kafka: Kafka, topics: Topics, home: Path, epoch_s: float
         peak,
         sum(each.size for each in objects),
         report.lines,
+        report.repeated,
     )
 
 
@@ -97,6 +100,17 @@ def _config(
     }
 
 
+def check_loki(report: Report, kept: int) -> None:
+    """Raises AssertionError unless Loki has the lines 0 to `kept` - 1 as sent, and answered as it should.
+
+    At least once: what a slow machine did not acknowledge in time came again, and is counted apart.
+    """
+    got = report.lines - report.repeated, report.missing, report.foreign, report.changed
+    expect(f"Loki: lines, missing, foreign, changed ({report.problems})", got, (kept, 0, 0, 0))
+    meant = {204: report.answers.get(204), 422: 1}  # the latter to the empty push of a tier that starts
+    expect(f"Loki: answers ({report.problems})", dict(report.answers), meant)
+
+
 def _check_ledger(ledger: dict[str, Any], topics: Topics, case: Case) -> None:
     assert_balanced(ledger)
     known = ledger["read"], sum(ledger["dropped"].values()), ledger["dead"]
@@ -109,7 +123,7 @@ def main(argv: list[str]) -> int:
         prog="python -m benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--cases", default=",".join(case.name for case in CASES), help="names, comma-separated")
-    options.add_argument("--runs", type=int, default=3, help="runs of each case, interleaved")
+    options.add_argument("--repeat", type=int, default=3, help="runs of each case, interleaved")
     options.add_argument("--blocks", type=int, default=20_000_000, help="lines of the topics with blocks, about")
     options.add_argument("--singles", type=int, default=8_000_000, help="lines of the topics with one line per message")
     options.add_argument("--epoch-s", type=float, default=EPOCH_S, help="recovery.epoch_s")
@@ -123,16 +137,18 @@ def main(argv: list[str]) -> int:
         for single in sorted({case.single for case in chosen}):
             topics[single] = fill(kafka, -(-sizes[single] // CYCLE_LINES), single=single)
             say(f"{topics[single].lines:,} lines in {topics[single].messages:,} messages are in {kafka.used}")
-        for turn in range(given.runs):
+        for turn in range(given.repeat):
             for case in chosen:
                 home = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
+                full = topics[case.single]
+                loki = checker(full.content[: full.other] if case.dropped else full.content)
                 try:
-                    run = measure(case, kafka, topics[case.single], home, given.epoch_s)
+                    run = measure(case, kafka, full, home, given.epoch_s, loki)
                 finally:
                     shutil.rmtree(home, ignore_errors=True)
                 runs.append(run)
                 rate, cpu = run.lines_per_s, run.cpu_s_per_million
-                say(f"run {turn + 1}/{given.runs} {case.name}: {rate:,.0f} lines/s, {cpu:.2f} CPU-s per million lines")
+                say(f"{turn + 1}/{given.repeat} {case.name}: {rate:,.0f} lines/s, {cpu:.2f} CPU-s per million lines")
         results.write(given.out, kafka, topics.values(), chosen, runs, argv)
     return 0
 

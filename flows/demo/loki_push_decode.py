@@ -32,7 +32,7 @@ def decode(headers: Mapping[str, str], body: bytes) -> list[PushStream]:
     message["Content-Type"] = content_type
     body = _unpack(headers.get("content-encoding", ""), body)
     is_json = message.get_content_type() == "application/json"
-    streams = _decode_json(body) if is_json else decode_protobuf(_unsnap(body))
+    streams = _decode_json(body) if is_json else decode_protobuf(unsnap(body))
     for stream in streams:
         stream.metadata = _normalised(stream.metadata)
     return streams
@@ -61,7 +61,8 @@ def _inflate(body: bytes, window: int, corrupt: str) -> bytes:
     return plain
 
 
-def _unsnap(body: bytes) -> bytes:
+def unsnap(body: bytes) -> bytes:
+    """The plain bytes of raw snappy. Raises Refused."""
     size, shift = 0, 0
     for byte in body[:5]:
         size |= (byte & 0x7F) << shift

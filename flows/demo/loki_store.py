@@ -79,14 +79,15 @@ class Numbers:
         self._extract = extract
         self._seen = np.zeros(capacity, np.bool_)
 
-    def add(self, lines: pa.BinaryArray) -> None:
+    def add(self, lines: pa.BinaryArray) -> Ints:
+        """Marks the numbers of these lines and returns them, -1 for a line without one."""
         numbers = self._extract(lines)
-        known = numbers[(numbers >= 0) & (numbers < len(self._seen))]
-        fresh = np.unique(known)
-        fresh = fresh[~self._seen[fresh]]
+        known = np.sort(numbers[(numbers >= 0) & (numbers < len(self._seen))])
+        fresh = known[(np.diff(known, prepend=-1) > 0) & ~self._seen[known]]
         self._seen[fresh] = True
         self.foreign += len(numbers) - len(known)
         self.repeated += len(known) - len(fresh)
+        return numbers
 
     def missing(self, total: int | None = None) -> Ints:
         """The numbers below `total` (all) that never came."""

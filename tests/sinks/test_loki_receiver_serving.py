@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import urllib3
 
-from flows.demo.loki_apart import ReceiverApart
+from flows.demo.loki_apart import strict
 from flows.demo.loki_limits import Limits
 from flows.demo.loki_receiver import Fault, Receiver
 from flows.demo.loki_store import Count, KeepAll, Numbers, by_regex
@@ -130,7 +130,7 @@ def test_a_stopped_receiver_is_gone_for_open_connections_too_and_comes_back_with
 
 def test_a_receiver_in_a_process_of_its_own_reports_what_came() -> None:
     now = time.time_ns()
-    with ReceiverApart("seq=([0-9]+)", capacity=10) as apart:
+    with strict("seq=([0-9]+)", capacity=10) as apart:
         body = as_protobuf(('{app="a"}', [Entry(now, "seq=0"), Entry(now, "seq=2"), Entry(now, "seq=2")]))
         url = f"{apart.url}/loki/api/v1/push"
         assert urllib3.request("POST", url, body=body, headers=PROTOBUF, timeout=30).status == 204
