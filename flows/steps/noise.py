@@ -14,7 +14,16 @@ from parsers.schema import ENVELOPE
 # All ids that a parser gives a record: section 7 of the field dictionary.
 NOISE_IDS = (
     *(rule["id"] for rule in RULES["noise"]),
-    *("N25", "N26", "progress", "torch_shutdown", "torch_options", "nvrm_crash_dump", "mlx5_access_reg"),
+    *(
+        "N25",
+        "N26",
+        "progress",
+        "torch_shutdown",
+        "torch_options",
+        "nvrm_crash_dump",
+        "mlx5_access_reg",
+        "fm_nothing_to_do",
+    ),
 )
 
 
