@@ -32,6 +32,7 @@ from flows.config import Config, load
 from flows.detect.partials import Detector
 from flows.evaluation import KEY, evaluate, partials_topic
 from flows.findings import Findings, messages
+from flows.gaps import gap_topic
 from flows.ledger import Account, Accounted, Accounts
 from flows.metrics import Metrics
 from flows.pipeline import Pipeline
@@ -40,7 +41,7 @@ from flows.sources.drain import Drain
 from flows.sources.files import FilesSource
 from flows.sources.kafka import KafkaSource
 from flows.steps.reassemble import Reassembler
-from sinks.base import DeadLetterWriter, Delivery, Partition, Site
+from sinks.base import DeadLetterWriter, Delivery, GapWriter, Partition, Site
 from sinks.dead_letter import DeadLetterSink, open_writer
 from sinks.registry import SINKS, sink
 
@@ -188,17 +189,23 @@ def build(
     elif config.alerts_mode() == "topic":
         told = op.flat_map_value("partials", processed, lambda done: messages(done.findings))
         op.output("partials_topic", told, partials_topic(config, shards))
-    store(runtime, shards, writer, deliveries)
+    store(runtime, shards, writer, deliveries, None if origin else gap_topic(config))
     return graph
 
 
-def store(runtime: Runtime, shards: list[str], writer: DeadLetterWriter, deliveries: KeyedStream[Delivery]) -> None:
+def store(
+    runtime: Runtime,
+    shards: list[str],
+    writer: DeadLetterWriter,
+    deliveries: KeyedStream[Delivery],
+    gaps: GapWriter | None = None,
+) -> None:
     """Adds an output per store to a graph, and that of the dead letters; keys are `shards`."""
     config = runtime.config
     for name in SINKS:
         section = getattr(config.sinks, name)
         if section is not None:
-            make = partial(_make, name, section, config.tier.generation, shards, writer)
+            make = partial(_make, name, section, config.tier.generation, shards, writer, gaps)
             accounted = Accounted(
                 name, shards, make, runtime.accounts, getattr(section, "noise", False), _report_difference
             )
@@ -207,9 +214,15 @@ def store(runtime: Runtime, shards: list[str], writer: DeadLetterWriter, deliver
 
 
 def _make(
-    name: str, section: Any, generation: int, shards: list[str], writer: DeadLetterWriter, account: Account
+    name: str,
+    section: Any,
+    generation: int,
+    shards: list[str],
+    writer: DeadLetterWriter,
+    gaps: GapWriter | None,
+    account: Account,
 ) -> FixedPartitionedSink[Delivery, Any]:
-    made: FixedPartitionedSink[Delivery, Any] = sink(name).at(section, Site(generation, shards, account, writer))
+    made: FixedPartitionedSink[Delivery, Any] = sink(name).at(section, Site(generation, shards, account, writer, gaps))
     return made
 
 

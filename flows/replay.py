@@ -11,7 +11,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +22,13 @@ from bytewax.dataflow import Dataflow
 from flows import log as own_log
 from flows.cluster import Runtime, build
 from flows.config import Config, load
+from flows.gaps import GapTopic, open_gaps
 from flows.preflight import require
 from flows.run import EXIT_AGAIN, EXIT_CONFIG, command_line, execute, ledger
 from flows.sources.kafka import KafkaConfig
-from flows.sources.kafka_range import Bound, Plan, Range, RangeSource, between
+from flows.sources.kafka_range import Bound, Plan, Range, RangeSource, available, between
 from flows.steps.selection import Selection
+from sinks.base import Gap
 from sinks.console import ConsoleConfig
 from sinks.errors import Misconfigured, SinkError
 from sinks.registry import SINKS
@@ -38,6 +40,7 @@ _EXAMPLES = """examples:
   tailrace replay --config tailrace.toml --topic logs.kernel --from 2026-11-30T10:00:00Z --to 2026-11-30T11:00:00Z
   tailrace replay --config tailrace.toml --node gpu-17 --from 2026-11-30T10:00:00Z | jq -r .message
   tailrace replay --config tailrace.toml --into loki --from 120000 --to 130000 --topic logs.job --state /var/tmp/again
+  tailrace replay --config tailrace.toml --gaps loki   # after an outage of Loki
 """
 
 
@@ -54,11 +57,15 @@ def replay(argv: Sequence[str]) -> int:
         if config.source.kafka is None:
             raise Misconfigured(f"{arguments.config} reads no Kafka topics; add [source.kafka]")
         kafka = config.source.kafka.model_copy(update={"group": f"{config.source.kafka.group}-replay"})
-        plan = _planned(arguments, kafka)
+        gaps = open_gaps(kafka, arguments.gaps) if arguments.gaps else None
+        plan = _planned(arguments, kafka, None if gaps is None else gaps.values())
         chosen = _config(config, kafka, arguments)
         require(chosen)
         _audit(arguments, plan)
-        return _run(chosen, kafka, plan, _selection(arguments))
+        runtime = _run(chosen, kafka, plan, _selection(arguments))
+        if gaps:
+            _settle(GapTopic(kafka, config.tier.generation), gaps, plan, runtime.accounts.totals()[arguments.gaps])
+        return _said(plan, runtime)
     except SinkError as error:
         sys.stderr.write(f"tailrace replay: {error}\n")
         return EXIT_CONFIG if isinstance(error, Misconfigured) else EXIT_AGAIN
@@ -74,6 +81,16 @@ def _options() -> argparse.ArgumentParser:
     for name in ("kind", "node", "job"):
         options.add_argument(f"--{name}", action="append", default=[], help=f"only this {name} (may be repeated)")
     options.add_argument("--into", action="append", choices=sorted(SINKS), help="store to write to (may be repeated)")
+    options.add_argument(
+        "--gaps", choices=["loki"], metavar="STORE", help="send a store what it missed in outages, and strike that off"
+    )
+    options.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the store may be silent before --gaps gives up (default 60)",
+    )
     options.add_argument("--archive", metavar="URL", help="where --into parquet writes; never the archive of the tier")
     options.add_argument("--state", type=Path, help="directory that lets an interrupted replay go on")
     options.add_argument("--page", action="store_true", help="let alerts of the replay reach Alertmanager")
@@ -92,13 +109,16 @@ def _bound(text: str) -> Bound:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def _planned(arguments: argparse.Namespace, kafka: KafkaConfig) -> Plan:
+def _planned(arguments: argparse.Namespace, kafka: KafkaConfig, gaps: Iterable[Gap] | None) -> Plan:
     """The plan of the command line, or of the interrupted run: `now` must not move on."""
     kept = arguments.state and arguments.state / _PLAN
     if kept and kept.exists():
         ranges, lost = json.loads(kept.read_text(encoding="utf-8"))
         return Plan(tuple(Range(*each) for each in ranges), tuple(Range(*each) for each in lost))
-    plan = between(kafka, arguments.topic or kafka.topics, arguments.start, arguments.end)
+    if gaps is not None:
+        plan = available(kafka, (Range(gap.topic, gap.partition, gap.first, gap.last + 1) for gap in gaps))
+    else:
+        plan = between(kafka, arguments.topic or kafka.topics, arguments.start, arguments.end)
     if kept:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps([plan.ranges, plan.lost]), encoding="utf-8")
@@ -107,12 +127,14 @@ def _planned(arguments: argparse.Namespace, kafka: KafkaConfig) -> Plan:
 
 def _config(config: Config, kafka: KafkaConfig, arguments: argparse.Namespace) -> Config:
     """The tier's configuration for one process that writes to the chosen stores only."""
-    into = set(arguments.into or ())
+    into = {*(arguments.into or ()), *([arguments.gaps] if arguments.gaps else ())}
     sinks: dict[str, Any] = dict.fromkeys((*SINKS, "alertmanager"))
     for name in into:
         if (section := getattr(config.sinks, name)) is None:
             raise Misconfigured(f"--into {name}: {arguments.config} has no [sinks.{name}]; add it")
         sinks[name] = section
+        if name == arguments.gaps:  # what it does not take now would be a gap again
+            sinks[name] = section.model_copy(update={"barrier_s": arguments.patience, "outage_s": arguments.patience})
     if "parquet" in into:
         if not arguments.archive:
             raise Misconfigured("--into parquet needs --archive: the tier's own archive has these lines already")
@@ -154,7 +176,7 @@ def _audit(arguments: argparse.Namespace, plan: Plan) -> None:
     )
 
 
-def _run(config: Config, kafka: KafkaConfig, plan: Plan, selection: Selection) -> int:
+def _run(config: Config, kafka: KafkaConfig, plan: Plan, selection: Selection) -> Runtime:
     runtime = Runtime(config)
     progress = Progress(sum(each.stop - each.first for each in plan.ranges))
     origin = RangeSource(kafka, plan.ranges, runtime.drain, progress.tell)
@@ -165,6 +187,28 @@ def _run(config: Config, kafka: KafkaConfig, plan: Plan, selection: Selection) -
     if plan.ranges:
         execute(config, runtime, graph)
     progress.end()
+    return runtime
+
+
+def _settle(topic: GapTopic, gaps: Mapping[bytes, Gap], plan: Plan, fates: Mapping[str, int]) -> None:
+    """Strike the gaps that are filled off the topic. Raises SinkError when the store has not taken all of it."""
+    if missing := fates.get("gapped", 0):
+        raise SinkError(f"the store has not taken {missing} lines; the gaps stay open: run it again")
+    gone = {(each.topic, each.partition, at) for each in plan.lost for at in (each.first, each.stop - 1)}
+    filled = [
+        key
+        for key, gap in gaps.items()
+        if not any(
+            (topic, partition) == (gap.topic, gap.partition) and gap.first <= at <= gap.last
+            for topic, partition, at in gone
+        )
+    ]
+    topic.settle(filled)
+    sys.stderr.write(f"tailrace replay: {len(filled)} of {len(gaps)} gaps are filled\n")
+
+
+def _said(plan: Plan, runtime: Runtime) -> int:
+    """Print the ledger and what is lost; returns the exit status."""
     sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
     for each in plan.lost:
         sys.stderr.write(

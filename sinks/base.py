@@ -74,10 +74,30 @@ class DeadLetterWriter(Protocol):
     def write(self, letters: Sequence[DeadLetter]) -> None: ...
 
 
+class Gap(NamedTuple):
+    """`lines` physical lines of messages `first` to `last` (both included) that a store has not acknowledged."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    lines: int
+
+
+class GapWriter(Protocol):
+    """Takes over what a store will not get from its sink any more, so that a refill finds it."""
+
+    def publish(self, store: str, shard: str, gaps: Sequence[Gap]) -> None:
+        """Durable on return; waits while that is not possible."""
+        ...
+
+
 class Site(NamedTuple):
-    """Where a sink works: its layout's number, the shards of its process, its account, its way for what is rejected."""
+    """Where a sink works: its layout's number, the shards of its process, its account, its way for what is rejected,
+    and for what its store missed (None: that stays in the state of the sink)."""
 
     generation: int
     shards: Sequence[str]
     account: Account
     dead: DeadLetterWriter
+    gaps: GapWriter | None = None

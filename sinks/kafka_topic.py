@@ -30,7 +30,7 @@ class Message(NamedTuple):
     """`key` says which messages stay in order."""
 
     key: bytes
-    value: bytes
+    value: bytes | None  # None: a tombstone, where the topic is compacted
     headers: tuple[tuple[str, bytes], ...] = ()
 
 

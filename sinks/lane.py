@@ -10,27 +10,17 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from sinks.base import Account, Partition
+from sinks.base import Account, Gap, Partition
 from sinks.errors import RetryLater
 
 _LOG = logging.getLogger("tailrace.lane")
 _LOG_EVERY_S = 60.0
 MAX_GAPS = 100  # ranges per partition; beyond it the nearest ones are joined, so that a refill reads more than it must
-
-
-class Gap(NamedTuple):
-    """`lines` physical lines of messages `first` to `last` (both included) that a store has not acknowledged."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    lines: int
 
 
 class Result(NamedTuple):
@@ -179,10 +169,12 @@ class Lane:
             self._enqueue(task, 0.0, 0)
             self._changed.notify()
 
-    def checkpoint(self, barrier_s: float) -> tuple[Gap, ...]:
+    def checkpoint(
+        self, barrier_s: float, hand_over: Callable[[tuple[Gap, ...]], None] | None = None
+    ) -> tuple[Gap, ...]:
         """Wait up to `barrier_s` for all submitted tasks, report to the account, return the gap list.
 
-        In an outage it does not wait.
+        In an outage it does not wait. `hand_over` takes what was given up: then the list has only what is on its way.
         """
         deadline = monotonic() + barrier_s
         with self._changed:
@@ -200,7 +192,12 @@ class Lane:
             gapped.update(pending)
             gapped.subtract(self._pending)
             self._pending = pending
-            gaps = merge((*self._lost, *claims))
+            lost = self._lost
+            if hand_over:
+                self._lost = ()
+        if hand_over and lost:
+            hand_over(lost)
+        gaps = merge(claims if hand_over else (*lost, *claims))
         for fate, lines in fates.items():
             if changed := {partition: count for partition, count in lines.items() if count}:
                 self._account(fate, changed)

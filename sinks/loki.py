@@ -5,8 +5,9 @@ one only; small ones share a request where nothing is expected to be refused: yo
 streams, no recent sending at full rate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, time_ns
 
@@ -15,10 +16,21 @@ import pyarrow as pa
 from bytewax.outputs import StatefulSinkPartition
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sinks.base import MAX_DEAD_BYTES, Account, DeadLetter, DeadLetterWriter, Delivery, Part, Partition, Site
+from sinks.base import (
+    MAX_DEAD_BYTES,
+    Account,
+    DeadLetter,
+    DeadLetterWriter,
+    Delivery,
+    Gap,
+    GapWriter,
+    Part,
+    Partition,
+    Site,
+)
 from sinks.errors import Misconfigured, RetryLater
 from sinks.http import Endpoint
-from sinks.lane import Backoff, Gap, Lane
+from sinks.lane import Backoff, Lane
 from sinks.loki_answers import Burial, Request, Store
 from sinks.loki_limits import Labels, Limits, out_of_time
 from sinks.loki_push import METADATA, ROW, Block, Rows, encode, join, places, times
@@ -128,14 +140,21 @@ class LokiSink(ShardedSink[tuple[Gap, ...]]):
     Each shard has its share of `pool` and `max_buffer_bytes`, so that no shard waits for another.
     """
 
-    def __init__(self, config: LokiConfig, shards: Sequence[str], account: Account, dead: DeadLetterWriter) -> None:
+    def __init__(
+        self,
+        config: LokiConfig,
+        shards: Sequence[str],
+        account: Account,
+        dead: DeadLetterWriter,
+        gaps: GapWriter | None = None,
+    ) -> None:
         super().__init__(shards)
-        self._config, self._account, self._dead = config, account, dead
+        self._config, self._account, self._dead, self._gaps = config, account, dead, gaps
 
     @classmethod
     def at(cls, config: LokiConfig, site: Site) -> "LokiSink":
         """The sink of a site; see sinks.registry."""
-        return cls(config, site.shards, site.account, site.dead)
+        return cls(config, site.shards, site.account, site.dead, site.gaps)
 
     def check(self) -> None:
         """Raise Misconfigured unless Loki answers and lets us in. Sends an empty push, which stores nothing."""
@@ -164,7 +183,8 @@ class LokiSink(ShardedSink[tuple[Gap, ...]]):
             backoff=Backoff(config.retry_base_s, config.retry_max_s),
             gaps=resume_state or (),
         )
-        return LokiPart(config, lane, config.endpoint(threads), self._dead)
+        hand_over = None if self._gaps is None else partial(self._gaps.publish, "loki", for_part)
+        return LokiPart(config, lane, config.endpoint(threads), self._dead, hand_over)
 
 
 @dataclass(slots=True)
@@ -182,8 +202,15 @@ class _Stream:
 class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
     """One shard: buffers by stream, composes requests, hands them to the lane."""
 
-    def __init__(self, config: LokiConfig, lane: Lane, endpoint: Endpoint, dead: DeadLetterWriter) -> None:
-        self._config, self._lane, self._endpoint = config, lane, endpoint
+    def __init__(
+        self,
+        config: LokiConfig,
+        lane: Lane,
+        endpoint: Endpoint,
+        dead: DeadLetterWriter,
+        hand_over: Callable[[tuple[Gap, ...]], None] | None,
+    ) -> None:
+        self._config, self._lane, self._endpoint, self._hand_over = config, lane, endpoint, hand_over
         self._places: list[Partition] = []
         self._place: dict[Partition, int] = {}
         self._store = Store(endpoint.post, dead, self._places, config.limits, config.pause_s)
@@ -204,7 +231,7 @@ class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
         self._send(list(self._waiting))
         forget = monotonic() - _FORGET_S
         self._streams = {labels: stream for labels, stream in self._streams.items() if stream.sent_at > forget}
-        return self._lane.checkpoint(self._config.barrier_s)
+        return self._lane.checkpoint(self._config.barrier_s, self._hand_over)
 
     def close(self) -> None:
         """Stop the pool. Sends nothing."""

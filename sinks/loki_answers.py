@@ -16,10 +16,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sinks.base import MAX_DEAD_BYTES, DeadLetter, DeadLetterWriter, Partition
+from sinks.base import MAX_DEAD_BYTES, DeadLetter, DeadLetterWriter, Gap, Partition
 from sinks.errors import RetryLater
 from sinks.http import Answer
-from sinks.lane import Gap, Result
+from sinks.lane import Result
 from sinks.loki_limits import REPLAY, Limits
 from sinks.loki_push import Block, Rows, body
 

@@ -47,6 +47,10 @@ class KafkaConfig(BrokerConfig):
     start: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a partition begins that neither the recovery store nor the group knows."
     )
+    gaps_topic: str = Field(
+        "tailrace.gaps",
+        description="Topic that names what a store missed in an outage, for `tailrace replay --gaps`; empty: none.",
+    )
     batch_lines: int = Field(80_000, ge=1, description="Lines of one batch, about.")
     batch_bytes: int = Field(16 << 20, ge=1024, description="Bytes of one batch, about.")
     linger_ms: int = Field(

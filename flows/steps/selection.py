@@ -7,8 +7,7 @@ import pyarrow.compute as pc
 
 from flows.steps.tally import by_partition, by_rule
 from sinks.base import Delivery, Part
-
-REPLAY = ("replay", "true")
+from sinks.loki_limits import REPLAY
 
 
 @dataclass(frozen=True, slots=True)
