@@ -55,7 +55,8 @@ def write(
         for each in topics
     ]
     rows = [_row(case, [run for run in runs if run.case == case.name]) for case in cases]
-    (directory / "RESULTS.md").write_text(_PAGE.format(**facts, topics="; ".join(sizes), rows="\n".join(rows)))
+    page = _PAGE.format(**facts, topics="; ".join(sizes), rows="\n".join(rows), repeat=len(runs) // len(cases))
+    (directory / "RESULTS.md").write_text(page)
 
 
 def _row(case: Case, runs: Sequence[Run]) -> str:
@@ -75,6 +76,7 @@ def _row(case: Case, runs: Sequence[Run]) -> str:
         " ".join(f"{run.lines_per_s / 1000:,.0f}k" for run in runs),
         f"{case.goal:,}" if case.goal else "–",
         f"{median(lambda run: run.lines / run.end_to_end_s):,.0f}",
+        per_million(lambda run: run.tier_cpu + (run.broker_cpu or 0.0) + run.receiver_cpu),
         per_million(lambda run: run.tier_cpu),
         threads,
         per_million(lambda run: run.broker_cpu or 0.0),
@@ -94,18 +96,20 @@ Written by `make bench`; single runs are in `results.json`.
 - `{command}`
 - Topics: {topics}.
 
-Broker, receiver and tier share the machine. The strict Loki receiver decodes every push and checks the number of
-every line. The archive is a local directory. Every run starts from an empty recovery store and ends at lag zero, and
-counts only if receiver, archive and ledger have every line once. Epochs are 5 s. The default rules are matched, and
-what they find goes to a topic. All other settings are defaults, but noise is not summed up: a summary is no line.
+Broker, Loki and tier share the machine. Loki is a receiver that decodes every push and checks number, text and labels
+of every line (`benchmarks/loki.py`). The archive is a local directory. Every run starts from an empty recovery store
+and ends at lag zero, and counts only if Loki, archive and ledger have every line once. Epochs are 5 s. The default
+rules are matched, and what they find goes to a topic. All other settings are defaults, but noise is not summed up: a
+summary is no line.
 
 `lines/s` is between the ends of the first and the last whole epoch: start-up is not in it, all work at the end of an
 epoch is. `whole run` divides all lines by the time from the log's event `started` (before the tier connects to
 anything) to the last stored object: connecting and waiting for the last, part-filled epoch are in it. CPU-seconds per
-million lines read are from /proc: tier (worker thread + threads of the sinks and of Arrow + librdkafka), broker,
-receiver. `RSS` is the peak of the tier, `B/line` the size of the archive by lines read.
+million lines read are from /proc: `all` is tier + broker + Loki, tier is worker thread + threads of the sinks and of
+Arrow + librdkafka. `RSS` is the largest peak of the tier, `B/line` the size of the archive by lines read. All other
+figures are medians of {repeat} interleaved runs.
 
-| case | lines/s | runs | goal | whole run | tier | worker+pools+Kafka | broker | receiver | RSS MiB | B/line |
-|---|---|---|---|---|---|---|---|---|---|---|
+| case | lines/s | runs | goal | whole run | all | tier | worker+pools+Kafka | broker | Loki | RSS MiB | B/line |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 """

@@ -27,7 +27,8 @@ START_SECONDS: Final = 60.0
 class Report:
     """What the receiver saw until now. `missing` counts the numbers below the `total` that was asked for.
 
-    `changed`: lines that are not as sent, where the receiver knows what was.
+    A receiver that knows what was sent also tells `changed`, lines that are not as sent, and `unmeant`, answers
+    that no sound sender gets.
     """
 
     lines: int
@@ -39,6 +40,7 @@ class Report:
     problems: tuple[str, ...]
     cpu_s: float
     changed: int = 0
+    unmeant: int = 0
 
 
 class ReceiverApart:
