@@ -72,7 +72,17 @@ def _structured(text: pa.Array) -> tuple[pa.Array, pa.Array, "np.ndarray[tuple[i
     attributes = pc.binary_join_element_wise(left, opened, right, nothing).take(places)
     message = pc.coalesce(pc.struct_field(found, "message").cast(pa.large_string()).take(places), text)
     odd = quoted & bools(found.is_null().take(places).fill_null(False))
+    odd[rows[_repeats(pairs)]] = True
     return message, attributes, odd
+
+
+def _repeats(pairs: pa.Array) -> Longs:
+    """Which of the texts of pairs have a key twice: the last one counts, which replacement cannot tell."""
+    keys = pc.split_pattern(pc.replace_substring_regex(pairs, _PAIR, r" \1"), " ")
+    row = numbers(pc.list_parent_indices(keys))
+    code = numbers(pc.list_flatten(keys).dictionary_encode().indices)
+    _, first = np.unique(row * (code.max(initial=0) + 1) + code, return_index=True)
+    return np.unique(np.delete(row, first))
 
 
 def _times(
