@@ -66,28 +66,26 @@ def engine_text(text: str, fields: Fields) -> None:
 class DcgmStream(StampedStream):
     """All three in one: each line tells which it is."""
 
-    policy = False
-    alone = False
+    form = ""  # of the record that is held
+    _found = ""  # of the one that `start` found
 
     def full(self) -> bool:
-        if not self.policy:
-            return self.alone
+        if self.form != "policy":
+            return False
         return len(self.refs) >= _POLICY_LINES or _POLICY_ENDS.fullmatch(self.texts[-1]) is not None
 
     def start(self, text: str, line: Line, flags: set[str]) -> Record | None:
-        record = self._engine(text, flags)
-        policy = None if record else self._policy(text, flags)
-        other = None if record or policy else self._exporter(text, line, flags)
-        found = record or policy or other
-        if found:
-            self._next = (policy is not None, other is not None)
-        return found
+        for form, read in (("engine", self._engine), ("policy", self._policy), ("exporter", self._exporter)):
+            if record := read(text, line, flags):
+                self._found = form
+                return record
+        return None
 
     def _hold(self, record: Record, line: Line) -> None:
-        self.policy, self.alone = self._next
+        self.form = self._found
         super()._hold(record, line)
 
-    def _engine(self, text: str, flags: set[str]) -> Record | None:
+    def _engine(self, text: str, line: Line, flags: set[str]) -> Record | None:  # noqa: ARG002 - as the others
         head = _ENGINE.match(text)
         level = level_of(head[2]) if head else None
         if not head or (level is None and head[2] != "NONE"):
@@ -102,7 +100,7 @@ class DcgmStream(StampedStream):
         ts = parse_rfc3339(head[1]) if found[2] else local(found[0], found[1], self.times.tz, flags)
         return Record(fields, (), ts, ("record" if found[2] else "zone") if ts else None, flags)
 
-    def _policy(self, text: str, flags: set[str]) -> Record | None:
+    def _policy(self, text: str, line: Line, flags: set[str]) -> Record | None:  # noqa: ARG002 - as the others
         head = _POLICY.match(text)
         if not head:
             return None
@@ -127,14 +125,14 @@ class DcgmStream(StampedStream):
 
     def finish(self, record: Record) -> None:
         fields, message = record.fields, record.fields["message"]
-        if self.policy:
+        if self.form == "policy":
             fields |= {"event": "gpu_policy_violation", "message": message.lstrip("\n")}
             if found := _XID.search(message):
                 fields["xid"] = int(found[1])
                 judge(fields, xid_meaning(fields["xid"]))
             if found := _TEMPERATURE.search(message):
                 fields["temperature_c"] = int(found[1])
-        elif not self.alone:
+        elif self.form == "engine":
             engine_text(message, fields)
 
 

@@ -136,7 +136,7 @@ class KlogStream:
 
     def feed(self, line: Line) -> list[Record]:
         flags = set(line.flags)
-        text = decode(line.raw, flags).rstrip("\r")
+        text = plain(decode(line.raw, flags)).rstrip("\r")
         done: list[Record] = []
         opens = self.opens(text)
         full = len(self.refs) + len(line.refs) > MAX_HELD_LINES or self.size + len(line.raw) > MAX_HELD_BYTES

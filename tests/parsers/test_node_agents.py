@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from flows.pipeline import Pipeline
 from flows.steps.decode import DecodeConfig
 from parsers.clock import Stamp, parse_rfc3339
-from parsers.registry import parser
 from tests.chunks import APPENDED_MS, block_headers, chunk, tick
 from tests.parsers.kernel_records import records
 from tests.parsers.speeds import assert_same, fast
@@ -91,23 +90,23 @@ def test_every_case_that_is_an_event_passes_the_gate(kind: str) -> None:
 
 
 def told(kind: str, pieces: list[list[str]], between: bool = False) -> list[dict[str, Any]]:
-    """Rows of what arrives in `pieces`, one batch each; `between`: another node's lines come in each batch too."""
+    """Rows, then noise, of what arrives in `pieces`, one batch each.
+
+    `between`: lines of another node come in each batch too.
+    """
+    other = [(block_headers(kind, "gpu-b02"), [HEADS[kind][0].encode() + b"y", b"    more of it"])] if between else []
+    batches = [[(block_headers(kind), [line.encode() for line in piece]), *other] for piece in pieces]
+    chunks = [chunk(batch, number * len(batch)) for number, batch in enumerate(batches)]
     pipeline = Pipeline(DecodeConfig())
-    rows: list[dict[str, Any]] = []
-    offset = 0
-    for piece in pieces:
-        blocks = [(block_headers(kind), [line.encode() for line in piece])]
-        if between:
-            blocks.append((block_headers(kind, "gpu-b02"), [HEADS[kind][0].encode() + b"y", b"    more of it"]))
-        delivery, _ = pipeline.process(chunk(blocks, offset, appended_ms=APPENDED_MS))
-        offset += len(blocks)
-        rows += [row for part in delivery.parts for table in (part.rows, part.noise) for row in table.to_pylist()]
-    delivery, _ = pipeline.process(tick(APPENDED_MS + 60_000))
-    rows += [row for part in delivery.parts for table in (part.rows, part.noise) for row in table.to_pylist()]
+    parts = [part for one in [*chunks, tick(APPENDED_MS + 60_000)] for part in pipeline.process(one)[0].parts]
+    rows = [row for part in parts for row in part.rows.to_pylist()]
+    noise = [row for part in parts for row in part.noise.to_pylist()]
     assert pipeline.unbalanced == 0
     place = ("topic", "partition", "offset", "line", "spans", "stream")
     return [
-        {name: value for name, value in row.items() if name not in place} for row in rows if row["node"] == "gpu-a01"
+        {name: value for name, value in row.items() if name not in place}
+        for row in rows + noise
+        if row["node"] == "gpu-a01"
     ]
 
 
@@ -137,8 +136,3 @@ def test_how_lines_are_cut_into_batches_does_not_matter(kind: str, data: st.Data
     while cut and not lines[cut - 1]:
         cut -= 1
     assert told(kind, [piece for piece in (lines[:cut], lines[cut:]) if any(piece)]) == told(kind, [lines])
-
-
-def test_kinds_that_share_a_stream_parser_share_its_gate() -> None:
-    assert parser("healthagent").gate == parser("jetpack").gate
-    assert parser("healthagent").stream is parser("jetpackd").stream
