@@ -2,6 +2,7 @@
 
 Source: SchedMD/slurm, branches 16.05 to 26.11: src/slurmctld/{job_mgr,job_scheduler,proc_req,node_mgr}.c,
 src/slurmd/slurmd/req.c, src/slurmd/slurmstepd/{req,mgr,step_terminate_monitor}.c, src/plugins/launch/slurm,
+src/srun/{launch,allocate,task_state}.c, src/api/step_launch.c, src/salloc/salloc.c,
 src/plugins/{prep/script,task/cgroup,jobacct_gather}. Order matters: the first rule that fits wins. Patterns
 that look ahead with `.*` are anchored, so that no line, however long or forged, costs more than linear time.
 """
@@ -19,14 +20,27 @@ _CANCELLED = _BANNER + r" CANCELLED AT .*? DUE [Tt][Oo] "
 _CALLER = r"^(?:[^\s:]+: )*"  # `_slurm_rpc_submit_batch_job: `, `sched/backfill: _start_job: `
 _DONE = r"^_?job_complete: "
 _STATUS = r"-?(?P<exit_code>{S}):(?P<signal>{S})"
-_SCRIPT_END = (
-    r" (?:failed: rc:(?P<exit_code>-?{S})|(?:failed: )?killed by signal (?P<signal>{S})"
-    r"|didn't run: status:-?\d+ reason:(?P<reason>.*))"
-)
+# How run_script() and run_command() report a script, by a literal that stands in each form.
+_SCRIPT_ENDS = {
+    " failed: rc:": r" failed: rc:(?P<exit_code>-?{S})",
+    "killed by signal ": r" (?:failed: )?killed by signal (?P<signal>{S})",
+    "didn't run: status:": r" didn't run: status:-?\d+ reason:(?P<reason>.*)",
+}
+_SCRIPTS = {
+    "prolog_failed": r"^(?:[Tt]ask_?[Pp]rolog|(?:spank )?prolog)",
+    "epilog_failed": r"^(?:[Tt]ask_?[Ee]pilog|(?:spank )?epilog)",
+    "health_check_failed": r"^health_check",
+}
 _TASK = r"^task (?P<task>{S}) \((?P<pid>{S})\)"
-# bit_fmt() of the tasks is cut at 2048 characters; the list is then malformed.
-_SRUN = r"^(?:launch/slurm: |_task_finish: )*(?P<nodes>{H}): (?:StepId=\S+ )?tasks? (?P<tasks>[\d,-]+|\[[\d,-]+\]): "
-_LAUNCH = r"^Task launch for (?:StepId=\S+|(?P<job_id>\d{1,10})\.(?P<step_id>\w+)) failed on node (?P<nodes>{H}): "
+# bit_fmt() of the tasks is cut at 2048 characters; the list is then malformed. `Unknown` stands for the nodes of steps
+# with more than 100,000 tasks.
+_TASKS = r"(?P<tasks>[\d,-]+|\[[\d,-]+\])"
+_ON_NODES = r"^(?:launch/slurm: |_task_finish: )*(?:Unknown|(?P<nodes>{H})): (?:StepId=\S+ )?"
+_SRUN = rf"{_ON_NODES}tasks? {_TASKS}: "
+_LAUNCH = (
+    r"^Task launch (?:for (?:StepId=\S+|(?P<job_id>\d{1,10})\.(?P<step_id>\w+)) )?failed on node (?P<nodes>{H})"
+    r"(?:\(\d+\))?: "
+)
 
 _CONTROLLER = controller_only(
     rule("job_submit", "_slurm_rpc_submit_batch_", r"^_slurm_rpc_submit_batch_\w*job:? Job"),
@@ -78,11 +92,10 @@ JOB_RULES = (
     ),
     rule("step_done", "done with ", r"^done with (?:step|job)\b(?:.*?\bstep_rc: (?P<wait_status>{S}))?"),
     rule("step_done", "completed with slurm_rc", r"completed with slurm_rc = -?\d+, job_rc = (?P<wait_status>{S})"),
-    rule("prolog_failed", "rolog", rf"^(?:[Tt]ask_?[Pp]rolog|(?:spank )?prolog){_SCRIPT_END}"),
+    *(rule(event, word, head + end) for event, head in _SCRIPTS.items() for word, end in _SCRIPT_ENDS.items()),
     rule("prolog_failed", "rolog failed status=", rf"prolog failed status={_STATUS}"),
-    rule("epilog_failed", "pilog", rf"^(?:[Tt]ask_?[Ee]pilog|(?:spank )?epilog){_SCRIPT_END}"),
+    rule("prolog_failed", "rolog failed status=", r"^(?:TaskProlog|--task-prolog) failed status="),
     rule("epilog_failed", "pilog failed status=", rf"epilog failed status={_STATUS}"),
-    rule("health_check_failed", "health_check", rf"^health_check{_SCRIPT_END}"),
     rule("unkillable_step", "STEPD TERMINATED", _BANNER + r" AT .* DUE TO JOB NOT "),
     rule("job_cancelled", " CANCELLED AT ", _CANCELLED + r"TIME LIMIT", cause="time_limit"),
     rule("job_cancelled", " CANCELLED AT ", _CANCELLED + r"PREEMPTION", cause="preemption"),
@@ -112,11 +125,28 @@ JOB_RULES = (
     rule("task_exit", ": task", _SRUN + r"Out Of Memory", cause="oom"),
     rule("task_exit", ": task", _SRUN + r"Completed"),
     rule("task_exit", ": task", _SRUN + r"(?P<signal_name>[A-Z][^()]*?)(?P<core> \(core dumped\))?$"),
-    rule("task_launch_failed", "ask launch for", _LAUNCH + r"(?P<reason>.*[Pp]rolog fail.*)", cause="prolog_failed"),
-    rule("task_launch_failed", "ask launch for", _LAUNCH + r"(?P<reason>.*)"),
+    rule("task_launch_failed", "ask launch ", _LAUNCH + r"(?P<reason>.*[Pp]rolog fail.*)", cause="prolog_failed"),
+    rule("task_launch_failed", "ask launch ", _LAUNCH + r"(?P<reason>.*)"),
+    rule("task_launch_failed", " launch failed: ", r"^task (?P<task>{S}) launch failed: (?P<reason>.*)"),
+    rule("task_launch_failed", "pplication launch ", r"^Application launch (?:add )?failed: (?P<reason>.*)"),
     rule("prolog_failed", "Prolog hung on node", r"^Prolog hung on node (?P<nodes>{H})"),
     rule("node_failure", "Node failure on", r"^Node failure on (?P<nodes>{H})"),
     rule("step_abort_wait", "ob step aborted", r"^Job step aborted(?:: Waiting up to (?P<seconds>{S}) sec)?"),
     rule("step_terminating", "Terminat", r"^(?:Force )?Terminat(?:ing|ed) (?:StepId=|JobId=|job )"),
     rule("step_terminating", "forcing job termination", r"^forcing job termination"),
+    rule(None, "unable to claim reserved port", rf"{_ON_NODES}tasks {_TASKS} unable to claim"),
+    rule(None, "launching ", rf"^launching \S+ on host (?P<nodes>{{H}}), \d+ tasks: {_TASKS}"),
+    rule(None, " tasks started", r"^Node (?P<nodes>{H}), \d+ tasks started"),
+    rule(None, "StepId=", rf"^StepId=\S+ tasks? {_TASKS}: [a-z ]+$"),
+    # --- salloc, sbatch, and srun outside an allocation
+    rule("job_timeout", "exceeded its time limit", r"^Job \d+ has exceeded its time limit", cause="time_limit"),
+    rule(None, "submission failed: ", r"^Batch job submission failed: (?P<reason>.*)"),
+    rule(None, "allocate failed: ", r"^Job submit/allocate failed: (?P<reason>.*)"),
+    rule(None, "allocate resources: ", r"^(?:Unable|Failed) to allocate resources: (?P<reason>.*)"),
+    rule(
+        None, "Unable to c",
+        r"^Unable to (?:create (?:job )?step|confirm allocation)(?: for [^:]+)?: (?P<reason>.*)",
+    ),
+    rule(None, "are ready for job", r"^Nodes (?P<nodes>{H}) are ready for job"),
+    rule(None, "are still not ready", r"^Nodes (?P<nodes>{H}) are still not ready"),
 )  # fmt: skip
