@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from parsers.launcher import MPI_TAG, STAMP
 from parsers.nccl_noise import CLOSED, RULES
+from parsers.slurm_text import CLIENT
 
 # Prefixes that job_columns takes off; others are gated.
 TAG = r"\[(?:default|trainer|worker)\d{1,6}\]:"
@@ -101,7 +102,7 @@ GATE = "|".join(
         r"Traceback \(most|^[ |]*\+ Exception Group |terminate called |Fatal Python error: |NCCL error in: ",
         rf"^{_P}={{10,60}}$|: Test (?:NCCL|CUDA|MPI) failure |failed \(exitcode: |closing signal SIG|death signal, ",
         rf"^{PLAIN_PREFIX}(?:[A-Za-z_][A-Za-z0-9_]*\.)*[A-Z][A-Za-z0-9_]*(?:\[[^\]]*\])?(?::(?: |$)|$)",
-        rf"^{_P}(?:slurmstepd|slurmd|srun|sbatch|salloc)(?:-[A-Za-z0-9_.-]+)?: |across cluster\]",
+        rf"^{_P}{CLIENT}|across cluster\]",
         # other prefixes, stamps, levels of Python's logging
         rf"^{_P}(?:{STAMP.partition('(?::')[0]}|{_LEVEL}:[A-Za-z_]|\(.* pid=\d|\[\d+\] |\[pod/)",
         rf"^{_P}[A-Za-z][A-Za-z0-9_.-]*[0-9.-][A-Za-z0-9_.-]*: |^{_P}\d{{1,3}}(?:\.\d{{1,3}}){{3}}: ",

@@ -108,7 +108,7 @@ class Parser(NamedTuple):
     look-around) for the lines that need the rich parser, None for every line. `noise`, where the kind
     has any, gives a dictionary column (schema.CODE) with the noise id of lines that are noise whole and
     alone (nothing glued to them, no piece of another line), null elsewhere; it runs first, on every
-    line, so it is the hottest code of the tier.
+    line, so it is the hottest code of the tier. `path_job`: a file's name may tell the job (slurm_text.job_of_path).
     """
 
     stream: Callable[[Stream], StreamParser]
@@ -116,6 +116,7 @@ class Parser(NamedTuple):
     gate: str | None = None
     noise: "Callable[[pa.LargeBinaryArray], pa.DictionaryArray] | None" = None
     near: bool = False
+    path_job: bool = False
 
 
 def decode(raw: bytes, flags: set[str]) -> str:

@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
     "slurmd": Kind("parsers.slurm:SLURMD", "slurmd", follows=True),
     "slurmdbd": Kind("parsers.slurm:SLURMD", "slurmdbd", follows=True),
     "slurmrestd": Kind("parsers.slurm:SLURMD", "slurmrestd", follows=True),
-    "slurm_sched": Kind("parsers.slurm:SLURMCTLD", "slurmctld", follows=True),
+    "slurm_sched": Kind("parsers.slurm:SLURM_SCHED", "slurmctld", follows=True),
     "srun": Kind("parsers.training:TRAINING", "slurm-job"),
     "training": Kind("parsers.training:TRAINING", "training"),
     "pod": Kind("parsers.cri:POD", "pod"),

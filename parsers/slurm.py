@@ -1,4 +1,4 @@
-"""Daemon files of Slurm (slurmctld, slurmd): both speeds.
+"""Daemon files of Slurm (slurmctld, slurmd, slurmdbd, slurmrestd, SlurmSchedLogFile): both speeds.
 
 A record is `STAMP PREFIX LEVEL TEXT` (`slurm_stamp`, `slurm_text`); TEXT may hold line feeds (output of
 prolog and health check, user text), nothing is escaped, so a line without a stamp continues the record
@@ -102,15 +102,19 @@ def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
     return columns(lines, tz)
 
 
+def sched_header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+    """The same of lines with `sched: ` in front of the stamp."""
+    from parsers.slurm_columns import sched_columns
+
+    return sched_columns(lines, tz)
+
+
 def _gate(controller: bool) -> str:
     """Lines with a word of a rule, a node list, or an id in another form than the header reads."""
     words = {re.escape(rule.word) for rule in RULES if controller or not rule.controller}
     return "|".join([*sorted(words), ID_GATE, "NodeList="])
 
 
-def _daemon(controller: bool) -> Parser:
-    return Parser(stream=SlurmStream, header=header, gate=_gate(controller))
-
-
-SLURMCTLD = _daemon(controller=True)
-SLURMD = _daemon(controller=False)
+SLURMCTLD = Parser(SlurmStream, header, _gate(controller=True))
+SLURM_SCHED = Parser(SlurmStream, sched_header, SLURMCTLD.gate)
+SLURMD = Parser(SlurmStream, header, _gate(controller=False))  # and all that only the controller may speak for

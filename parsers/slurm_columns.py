@@ -127,3 +127,9 @@ def columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:
         columns={"job_id": pc.coalesce(prefix_job, named), "step_id": step},
         rich=pa.array(rich),
     )
+
+
+def sched_columns(lines: pa.LargeBinaryArray, tz: str | None) -> Header:
+    """Columns of lines of SlurmSchedLogFile, which have `sched: ` in front of the stamp."""
+    marked = pc.starts_with(lines, "sched: [").to_numpy(zero_copy_only=False)
+    return columns(slices(lines, np.where(marked, len("sched: "), 0)), tz)

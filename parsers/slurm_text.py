@@ -14,7 +14,7 @@ from parsers.slurm_jobs import JOB_RULES
 from parsers.slurm_nodes import NODE_RULES
 from parsers.slurm_rules import convert
 
-__all__ = ["RULES", "cgroup_fields", "daemon_line", "job_of_path", "slurm_text", "stepd_line"]
+__all__ = ["CLIENT", "RULES", "cgroup_fields", "daemon_line", "job_of_path", "slurm_text", "stepd_line"]
 
 LEVELS = {
     "fatal": "critical", "internal error": "error", "error": "error", "warning": "warning",
@@ -24,7 +24,9 @@ RULES = (*JOB_RULES, *NODE_RULES)
 
 # Builds with several slurmd on a node call themselves `slurmstepd-NODE`.
 _PROGRAM = re.compile(r"(slurm(?:ctld|d|stepd|dbd|restd|scriptd)|sackd|srun|sbatch|salloc|scrun)(?:-[\w.-]+)?: ")
-_CLIENT = re.compile(r"(?:slurmstepd|slurmd|srun|sbatch|salloc)(?:-[\w.-]+)?: ")
+# Whose lines a job or a script may print; also RE2.
+CLIENT = r"(?:slurmstepd|slurmd|srun|sbatch|salloc)(?:-[A-Za-z0-9_.-]+)?: "
+_CLIENT = re.compile(CLIENT)
 _LEVEL = re.compile(r"(fatal|internal error|error|warning|debug[2-5]?): ")
 _PAIR = re.compile(r"(?:^|\s)(NodeList|Partition|#CPUs|InitPrio|usec)=(\S+)")
 _PAIR_GROUP = {

@@ -193,4 +193,4 @@ def noise(lines: "pa.LargeBinaryArray") -> "pa.DictionaryArray":
     return noise_column(lines)
 
 
-TRAINING = Parser(TrainingStream, job_columns, GATE, noise)
+TRAINING = Parser(TrainingStream, job_columns, GATE, noise, path_job=True)

@@ -18,7 +18,9 @@ from flows.batch import Raw
 from flows.steps.labels import LabelSets
 from flows.steps.reassemble import Finished, whole
 from parsers.header import Header, slices
+from parsers.registry import parser
 from parsers.schema import CODE, ENVELOPE, LOG, TYPED
+from parsers.slurm_text import job_of_path
 
 ROWS = LOG.append(pa.field("body", pa.large_binary())).append(pa.field("stream", pa.int32()))
 
@@ -40,7 +42,7 @@ def plain_rows(
     indices = pa.array(rows)
     received = table["received_at"].combine_chunks().take(indices)
     lines = table["raw"].combine_chunks().take(indices)
-    header = _since_boot(raw, indices, header)
+    header = _of_path(raw, indices, _since_boot(raw, indices, header))
     ts, source = received, _constant("received", count)
     if header.ts is not None and header.ts_source is not None:
         missing = pc.is_null(header.ts)
@@ -138,6 +140,18 @@ def _since_boot(raw: Raw, indices: pa.Array, header: Header) -> Header:
         pc.if_else(ts.is_valid(), pa.scalar(0, pa.int8()), None), pa.array(["boot"])
     )
     return header._replace(ts=ts, ts_source=source)
+
+
+def _of_path(raw: Raw, indices: pa.Array, header: Header) -> Header:
+    """Where a line names no job, and the file's name does: that one."""
+    if not parser(raw.kind).path_job:
+        return header
+    jobs = [job_of_path(stream.path) if stream.path else None for stream in raw.streams]
+    if not any(jobs):
+        return header
+    named = pa.array(jobs, pa.int64()).take(raw.rows["stream"].combine_chunks().take(indices))
+    said = header.columns.get("job_id")
+    return header._replace(columns={**header.columns, "job_id": named if said is None else pc.coalesce(said, named)})
 
 
 def _shared(table: pa.Table, names: Sequence[str], indices: pa.Array) -> dict[str, pa.Array]:
