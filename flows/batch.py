@@ -39,7 +39,8 @@ class Chunk:
 class Raw:
     """Physical lines of one kind and one zone. `rows` has schema.RAW; `streams` is indexed by its column `stream`.
 
-    Once labelled (flows.steps.labelling) `rows` has a column `labels` more, which indexes `labelled`.
+    Once labelled (flows.steps.labelling) `rows` has a column `labels` more, which indexes `labelled`. `redacted` are
+    the places of rows that had a secret (flows.steps.redact).
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Raw:
     rows: pa.Table
     streams: list[Stream]
     labelled: list[Labelled] = field(default_factory=list)
+    redacted: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Processed, bytes]):
             runtime.config.labels,
             tier.shards if kafka else 1,
             stores_noise=parquet is not None and parquet.noise,
+            redaction=runtime.config.redaction.redaction(),
             background=lambda work: runtime.threads.submit(work).result,
         )
         if state is not None:

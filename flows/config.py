@@ -22,6 +22,7 @@ from flows.sources.kafka import KafkaConfig
 from flows.steps.decode import DecodeConfig
 from flows.steps.label_limits import LabelsConfig
 from flows.steps.noise import NoiseConfig
+from flows.steps.redact.config import RedactionConfig
 from sinks.alertmanager import AlertmanagerConfig
 from sinks.console import ConsoleConfig
 from sinks.dead_letter import DeadLetterConfig
@@ -135,6 +136,7 @@ class Config(Section):
     source: SourceConfig = Field(description="Where lines come from.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Forms of messages.")
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig(), description="What is dropped.")
+    redaction: RedactionConfig = Field(default_factory=lambda: RedactionConfig(), description="What is secret.")
     labels: LabelsConfig = Field(default_factory=lambda: LabelsConfig(), description="Room for labels and streams.")
     alerts: AlertsConfig = Field(default_factory=lambda: AlertsConfig(), description="Where rules are evaluated.")
     rules: tuple[TestedRule, ...] = Field(

@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from flows.steps.redact.blocks import Open, read_line
+from flows.steps.redact.line import line_redactor
+from flows.steps.redact.rules import default_rules
 from parsers import clock
 from parsers.record import Line, Record, Ref, Stream, StreamParser
 from parsers.registry import KINDS, parser
@@ -37,7 +40,8 @@ def parse(argv: Sequence[str]) -> int:
         return 2
     with file:
         try:
-            _print(ordered(parser(stream.kind).stream(stream), lines(file, options.received_at)), stream)
+            source = without_secrets(lines(file, options.received_at), stream.kind)
+            _print(ordered(parser(stream.kind).stream(stream), source), stream)
         except BrokenPipeError:
             # The reader has seen enough. Python would fail again when it flushes stdout at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -50,6 +54,15 @@ def lines(file: Iterable[bytes], received: clock.Stamp | None) -> Iterator[Line]
     """Physical lines of a file, numbered from 0."""
     for number, raw in enumerate(file):
         yield Line(raw.removesuffix(b"\n"), (Ref(0, number),), received)
+
+
+def without_secrets(source: Iterable[Line], kind: str) -> Iterator[Line]:
+    """Lines as the stores would get them, by the rules that come with tailrace."""
+    redactor = line_redactor(default_rules())
+    opened: Open | None = None
+    for line in source:
+        raw, found, opened = read_line(redactor, kind, line.raw, opened)
+        yield line._replace(raw=raw, flags=(*line.flags, "redacted")) if found else line
 
 
 def ordered(stream: StreamParser, source: Iterable[Line]) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""The order of the pure steps: chunk → decode → labels → read and reassemble → noise → summaries → delivery.
+"""The order of the pure steps: chunk → decode → labels → read (and redact), reassemble → noise → summaries → delivery.
 
 One `Pipeline` per shard, with its state in the snapshot. Counts add up for every chunk:
 read + held before = records' lines + noise by rule + swallowed empty lines + dead + held after.
@@ -24,6 +24,7 @@ from flows.steps.labels import LabelSets
 from flows.steps.noise import NoiseConfig
 from flows.steps.read import Read, read
 from flows.steps.reassemble import Finished, Reassembler
+from flows.steps.redact.columns import OpenSecrets, Redaction, redact_letters, remember
 from flows.steps.summaries import Summaries
 from flows.steps.tally import by_partition, by_rule
 from parsers.header import Header
@@ -80,11 +81,13 @@ class Pipeline:
     labels: LabelsConfig = field(default_factory=lambda: LabelsConfig())
     shards: int = 1
     stores_noise: bool = True
+    redaction: Redaction = field(default_factory=lambda: Redaction())
     background: "Callable[[Callable[[], Read]], Callable[[], Read]]" = _at_once
     budgets: Budgets = field(init=False)
     summaries: Summaries = field(init=False)
     counts: Counts = field(default_factory=Counts)
     unbalanced: int = 0
+    open_secrets: OpenSecrets = field(default_factory=dict)
     clocks: dict[Partition, tuple[int, int]] = field(default_factory=dict)  # newest message, now_ms when it came
     now_ms: int = 0
     resumed: dict[Partition, int] = field(default_factory=dict)  # clocks of the snapshot, until the next chunk
@@ -101,6 +104,7 @@ class Pipeline:
             "counts": self.counts,
             "unbalanced": self.unbalanced,
             "budgets": self.budgets.state(),
+            "open_secrets": self.open_secrets,
             "summaries": (self.summaries.groups, self.summaries.closed),
         }
 
@@ -109,6 +113,7 @@ class Pipeline:
         self.streams.restore(state["streams"])
         self.resumed = state["clocks"]
         self.counts, self.unbalanced = state["counts"], state["unbalanced"]
+        self.open_secrets = state["open_secrets"]
         self.budgets.restore(state["budgets"])
         self.summaries.groups, self.summaries.closed = state["summaries"]
 
@@ -124,7 +129,7 @@ class Pipeline:
         counts = Counts()
         held_before = self.streams.held()
         decoded = decode(chunk, self.decode)
-        delivery = Delivery(dead=decoded.dead)
+        delivery = Delivery(dead=redact_letters(decoded.dead, self.redaction))
         for letter in decoded.dead:
             counts.read[letter.topic, letter.partition] += letter.lines
             counts.dead[letter.topic, letter.partition] += letter.lines
@@ -135,10 +140,10 @@ class Pipeline:
         # The largest is read in the background, where the caller has one, while the others are parsed.
         sizes = [len(raw.rows) for raw in raws]
         largest = sizes.index(max(sizes)) if len(sizes) > 1 else -1
-        waited = self.background(partial(read, raws[largest], self.noise)) if largest >= 0 else None
-        parts = {
-            place: self._parse(read(raw, self.noise), counts) for place, raw in enumerate(raws) if place != largest
-        }
+        # A stream is in one of them only, so what they change of `open_secrets` are different keys.
+        known = (self.noise, self.redaction, dict(self.open_secrets))
+        waited = self.background(partial(read, raws[largest], *known)) if largest >= 0 else None
+        parts = {place: self._parse(read(raw, *known), counts) for place, raw in enumerate(raws) if place != largest}
         if waited is not None:
             parts[largest] = self._parse(waited(), counts)
         delivery.parts += [part for _, part in sorted(parts.items())]
@@ -186,6 +191,7 @@ class Pipeline:
 
     def _parse(self, lines: Read, counts: Counts) -> Part:
         raw, kept, is_noise = lines.raw, lines.kept, lines.is_noise
+        remember(self.open_secrets, lines.opened)
         finished, taken = self.streams.feed(raw, lines.gated, lines.rich)
         labels = LabelSets(raw.kind, raw.labelled)
         plain = np.flatnonzero(~taken[kept])

@@ -24,6 +24,7 @@ from flows.preflight import checks, require
 from flows.rule_tests import failures
 from flows.serving import serve
 from flows.shutdown import on_signals
+from flows.steps.redact import config as redaction
 from sinks.errors import Misconfigured, SinkError
 
 log = logging.getLogger("tailrace.run")
@@ -141,6 +142,10 @@ def check(argv: Sequence[str]) -> int:
             sys.stdout.write(json.dumps(shown(config), indent=2) + "\n")
         if failed := failures(config.rules, config.decode, config.alerts.detect, config.tier.cluster):
             raise Misconfigured("\n".join(failed))
+        if failed := redaction.failures(config.redaction):
+            raise Misconfigured("\n".join(failed))
+        if tests := redaction.count_tests(config.redaction):
+            sys.stderr.write(f"ok  {tests} tests of secrets\n")
         if tests := sum(len(rule.tests) for rule in config.rules):
             sys.stderr.write(f"ok  {tests} tests of rules\n")
         for name, check_one in () if arguments.offline else checks(config):

@@ -53,6 +53,8 @@ KINDS: dict[str, Kind] = {
     "klog": Kind("parsers.klog:KLOG", "klog", follows=True),
     "job_stdout": Kind("parsers.training:TRAINING", "slurm-job"),
     "job_stderr": Kind("parsers.training:TRAINING", "slurm-job"),
+    "job_script": Kind("parsers.job_files:JOB_SCRIPT", "slurm-job"),
+    "job_env": Kind("parsers.job_files:JOB_ENV", "slurm-job"),
 }
 PLAIN = Kind("parsers.plain:PLAIN", "other")
 

@@ -17,6 +17,8 @@ _PATHS = (
     ("*/pods/*/*/*.log*", "pod"),
     ("*/containers/*-json.log*", "docker"),
     ("*/containers/*.log*", "pod"),
+    ("job_*.sh", "job_script"),
+    ("job_*.env", "job_env"),
     ("*prolog*", "prolog"),
     ("*epilog*", "epilog"),
     ("*slurmctld*", "slurmctld"),

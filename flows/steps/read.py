@@ -1,8 +1,9 @@
-"""The stateless half of parsing: which lines are noise, what their headers say, which need the stream parser.
+"""The stateless half of parsing: what is noise, what is secret, what headers say, what needs the stream parser.
 
 It is nearly all Arrow, which lets go of the interpreter's lock, so it can run beside other steps.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ import pyarrow.compute as pc
 from flows.batch import Raw
 from flows.steps.columns import Indices
 from flows.steps.noise import NoiseConfig
-from flows.steps.reassemble import Mask
+from flows.steps.reassemble import Mask, StreamKey
+from flows.steps.redact.blocks import Open
+from flows.steps.redact.columns import Redaction, redact, with_secrets
 from parsers.header import Header
 from parsers.record import Parser
 from parsers.registry import parser
@@ -25,7 +28,8 @@ class Read(NamedTuple):
 
     `noise` (dictionary column) and `is_noise`, `gated`, `rich` (masks) are aligned with the rows: dropped by
     a rule; picked by the gate; for the stream parser, for whatever reason. `kept` are the places of the lines
-    that are no noise, with which `header` is aligned.
+    that are no noise, with which `header` is aligned. Secrets are gone; those with one are for the stream parser,
+    which flags them. `opened` are the changes of the secrets that go on in later lines, by stream.
     """
 
     raw: Raw
@@ -35,24 +39,29 @@ class Read(NamedTuple):
     header: Header
     gated: Mask
     rich: Mask
+    opened: Mapping[StreamKey, Open | None]
 
 
-def read(raw: Raw, noise_config: NoiseConfig) -> Read:
-    """Read all lines of `raw` by columns. Changes nothing, and depends on nothing else."""
+def read(raw: Raw, noise_config: NoiseConfig, redaction: Redaction, opened: Mapping[StreamKey, Open]) -> Read:
+    """Read all lines of `raw` by columns; `opened` are secrets that go on. Changes nothing it is given."""
     kind = parser(raw.kind)
     raw = _by_stream(raw)
     lines = raw.rows["raw"].combine_chunks()
     noise = kind.noise(lines) if kind.noise else pa.nulls(len(lines), _NO_NOISE)
     is_noise = noise_config.mask(noise, raw.rows)
+    is_noise &= ~with_secrets(lines, noise, redaction)
     kept = np.flatnonzero(~is_noise)
     kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
+    clean = redact(raw, kept, kept_lines, redaction, opened)
+    raw, kept_lines = clean.raw, clean.lines
     header = kind.header(kept_lines, raw.tz, _near(raw, kept)) if kind.near else kind.header(kept_lines, raw.tz)
     gated = np.zeros(len(lines), dtype=np.bool_)
     gated[kept] = _gated(kind, kept_lines)
     rich = gated.copy()
     if header.rich is not None:
         rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return Read(raw, noise, is_noise, kept, header, gated, rich)
+    rich[kept[clean.places]] = True
+    return Read(raw, noise, is_noise, kept, header, gated, rich, clean.opened)
 
 
 def _gated(kind: Parser, lines: pa.Array) -> Mask:

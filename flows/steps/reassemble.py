@@ -278,7 +278,7 @@ class Rows:
 
     def __init__(self, raw: Raw) -> None:
         table = raw.rows
-        self._streams, self._labelled = raw.streams, raw.labelled
+        self._streams, self._labelled, self._redacted = raw.streams, raw.labelled, raw.redacted
         self._labels = whole(table["labels"]).to_numpy()
         self._said: dict[int, Said] = {}  # by number of what is shown, which tells envelopes apart
         self.stream = whole(table["stream"]).to_numpy()
@@ -325,7 +325,8 @@ class Rows:
     def line(self, row: int) -> tuple[Ref, Line]:
         ref = Ref(int(self._offset[row]), int(self._line[row]))
         raw = bytes(self._data[self._ends[row] : self._ends[row + 1]])
-        return ref, Line(raw, (ref,), Stamp(int(self._received[row])))
+        flags = ("redacted",) if row in self._redacted else ()
+        return ref, Line(raw, (ref,), Stamp(int(self._received[row])), flags)
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
