@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewax.dataflow import Dataflow
+from bytewax.inputs import FixedPartitionedSource
 
 from flows import log as own_log
 from flows.cluster import Runtime, build
@@ -25,13 +27,16 @@ from flows.config import Config, load
 from flows.gaps import GapTopic, open_gaps
 from flows.preflight import require
 from flows.run import EXIT_AGAIN, EXIT_CONFIG, command_line, execute, ledger
+from flows.sources.archive import ArchiveSource, Window
 from flows.sources.kafka import KafkaConfig
 from flows.sources.kafka_range import Bound, Plan, Range, RangeSource, available, between
 from flows.steps.selection import Selection
 from sinks.base import Gap
 from sinks.console import ConsoleConfig
 from sinks.errors import Misconfigured, SinkError
+from sinks.manifest import readable
 from sinks.registry import SINKS
+from sinks.storage import ObjectStore, open_storage
 
 log = logging.getLogger("tailrace.replay")
 
@@ -40,12 +45,13 @@ _EXAMPLES = """examples:
   tailrace replay --config tailrace.toml --topic logs.kernel --from 2026-11-30T10:00:00Z --to 2026-11-30T11:00:00Z
   tailrace replay --config tailrace.toml --node gpu-17 --from 2026-11-30T10:00:00Z | jq -r .message
   tailrace replay --config tailrace.toml --into loki --from 120000 --to 130000 --topic logs.job --state /var/tmp/again
+  tailrace replay --config tailrace.toml --source archive --job 70011 --kind slurmctld --kind job_stderr
   tailrace replay --config tailrace.toml --gaps loki   # after an outage of Loki
 """
 
 
 def replay(argv: Sequence[str]) -> int:
-    """Read messages of Kafka topics once more: from one offset or time to another.
+    """Read what was logged once more: messages of Kafka from one offset or time to another, or rows of the archive.
 
     Exit status 0, 1 when some of it is not in Kafka any more, 2 for a wrong configuration, 75 when a store failed:
     then start it again, with --state from where it was.
@@ -54,25 +60,80 @@ def replay(argv: Sequence[str]) -> int:
     try:
         config = load(arguments.config)
         own_log.setup("WARNING")
-        if config.source.kafka is None:
-            raise Misconfigured(f"{arguments.config} reads no Kafka topics; add [source.kafka]")
-        kafka = config.source.kafka.model_copy(update={"group": f"{config.source.kafka.group}-replay"})
-        gaps = open_gaps(kafka, arguments.gaps) if arguments.gaps else None
-        plan = _planned(arguments, kafka, None if gaps is None else gaps.values())
-        chosen = _config(config, kafka, arguments)
-        require(chosen)
-        _audit(arguments, plan)
-        runtime = _run(chosen, kafka, plan, _selection(arguments))
-        if gaps:
-            _settle(GapTopic(kafka, config.tier.generation), gaps, plan, runtime.accounts.totals()[arguments.gaps])
-        return _said(plan, runtime)
+        return _archived(config, arguments) if arguments.source == "archive" else _kafka(config, arguments)
     except SinkError as error:
         sys.stderr.write(f"tailrace replay: {error}\n")
         return EXIT_CONFIG if isinstance(error, Misconfigured) else EXIT_AGAIN
 
 
+def _kafka(config: Config, arguments: argparse.Namespace) -> int:
+    """Replay ranges of Kafka, or the gaps of a store."""
+    if config.source.kafka is None:
+        raise Misconfigured(f"{arguments.config} reads no Kafka topics; add [source.kafka]")
+    kafka = config.source.kafka.model_copy(update={"group": f"{config.source.kafka.group}-replay"})
+    gaps = open_gaps(kafka, arguments.gaps) if arguments.gaps else None
+    plan = _planned(arguments, kafka, None if gaps is None else gaps.values())
+    source = config.source.model_copy(update={"kafka": kafka})
+    runtime = Runtime(_config(config, arguments).model_copy(update={"source": source}))
+    require(runtime.config)
+    _audit(arguments, [tuple(each) for each in plan.ranges])
+    progress = Progress(sum(each.stop - each.first for each in plan.ranges), "messages")
+    if plan.ranges:
+        _run(runtime, RangeSource(kafka, plan.ranges, runtime.drain, progress.tell), _selection(arguments))
+    progress.end()
+    if gaps:
+        _settle(GapTopic(kafka, config.tier.generation), gaps, plan, runtime.accounts.totals()[arguments.gaps])
+    sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
+    for each in plan.lost:
+        sys.stderr.write(
+            f"tailrace replay: {each.topic}/{each.partition} has messages {each.first} to {each.stop - 1} no more; "
+            "look for them with --source archive\n"
+        )
+    return 1 if plan.lost else 0
+
+
+def _archived(config: Config, arguments: argparse.Namespace) -> int:
+    """Replay the archive. Messages are what the tier made of them, so the configuration's forms do not hold."""
+    archive = config.sinks.parquet
+    if archive is None:
+        raise Misconfigured(f"{arguments.config} names no archive; add [sinks.parquet]")
+    if isinstance(arguments.start, int) or isinstance(arguments.end, int):
+        raise Misconfigured("--source archive takes times, not offsets; write a time like 2026-11-30T10:00:00Z")
+    decode = config.decode.model_copy(update={"form": "raw", "forms": {}, "max_message_lines": 2**31})
+    runtime = Runtime(_config(config, arguments).model_copy(update={"decode": decode}))
+    require(runtime.config)
+    with tempfile.TemporaryDirectory(prefix="tailrace-replay-", dir=archive.spool) as spool:
+        store = open_storage(archive.storage)
+        window = Window(arguments.start, arguments.end, _selection(arguments))
+        files = [store.local(key, Path(spool) / f"{at}.parquet") for at, key in enumerate(_keys(store, window))]
+        progress = Progress(0, "rows")
+        origin = ArchiveSource(files, window, Path(spool), archive.compact.memory_mib, runtime.drain, progress.tell)
+        progress.of = origin.count()
+        _audit(arguments, [len(files), progress.of])
+        _run(runtime, origin, window.selection)
+        progress.end()
+    sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
+    return 0
+
+
+def _keys(store: ObjectStore, window: Window) -> list[str]:
+    """The objects that may have rows of the window."""
+    files, landing = readable(store)
+    kinds = window.selection.kinds
+    return [
+        file.key
+        for file in files
+        if (not kinds or file.kind in kinds)
+        and (window.start is None or 3_600 * (file.hour + 1) > window.start.timestamp())
+        and (window.end is None or 3_600 * file.hour < window.end.timestamp())
+    ] + landing
+
+
 def _options() -> argparse.ArgumentParser:
     options = command_line("replay", replay.__doc__ or "", _EXAMPLES)
+    options.add_argument(
+        "--source", choices=["kafka", "archive"], default="kafka", help="where to read (default kafka)"
+    )
     options.add_argument("--topic", action="append", help="topic to read (may be repeated; default: all of the tier)")
     options.add_argument("--from", dest="start", type=_bound, metavar="BOUND", help="offset or time (RFC 3339)")
     options.add_argument(
@@ -91,7 +152,7 @@ def _options() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long the store may be silent before --gaps gives up (default 60)",
     )
-    options.add_argument("--archive", metavar="URL", help="where --into parquet writes; never the archive of the tier")
+    options.add_argument("--target", metavar="URL", help="where --into parquet writes; never the archive of the tier")
     options.add_argument("--state", type=Path, help="directory that lets an interrupted replay go on")
     options.add_argument("--page", action="store_true", help="let alerts of the replay reach Alertmanager")
     return options
@@ -125,7 +186,7 @@ def _planned(arguments: argparse.Namespace, kafka: KafkaConfig, gaps: Iterable[G
     return plan
 
 
-def _config(config: Config, kafka: KafkaConfig, arguments: argparse.Namespace) -> Config:
+def _config(config: Config, arguments: argparse.Namespace) -> Config:
     """The tier's configuration for one process that writes to the chosen stores only."""
     into = {*(arguments.into or ()), *([arguments.gaps] if arguments.gaps else ())}
     sinks: dict[str, Any] = dict.fromkeys((*SINKS, "alertmanager"))
@@ -136,9 +197,9 @@ def _config(config: Config, kafka: KafkaConfig, arguments: argparse.Namespace) -
         if name == arguments.gaps:  # what it does not take now would be a gap again
             sinks[name] = section.model_copy(update={"barrier_s": arguments.patience, "outage_s": arguments.patience})
     if "parquet" in into:
-        if not arguments.archive:
-            raise Misconfigured("--into parquet needs --archive: the tier's own archive has these lines already")
-        storage = config.sinks.parquet.storage.model_copy(update={"url": arguments.archive})  # type: ignore[union-attr]
+        if not arguments.target:
+            raise Misconfigured("--into parquet needs --target: the tier's own archive has these lines already")
+        storage = config.sinks.parquet.storage.model_copy(update={"url": arguments.target})  # type: ignore[union-attr]
         sinks["parquet"] = sinks["parquet"].model_copy(update={"storage": storage, "spool": None})
     if not into:
         sinks["console"] = ConsoleConfig(rows=None)
@@ -148,7 +209,6 @@ def _config(config: Config, kafka: KafkaConfig, arguments: argparse.Namespace) -
     return config.model_copy(
         update={
             "tier": config.tier.model_copy(update={"shards": 1, "processes": 1, "process": 0}),
-            "source": config.source.model_copy(update={"kafka": kafka}),
             "sinks": config.sinks.model_copy(update=sinks),
             "alerts": config.alerts.model_copy(update={"mode": mode, "alerts_topic": ""}),
             "recovery": config.recovery.model_copy(update={"dir": arguments.state and arguments.state / "recovery"}),
@@ -161,14 +221,15 @@ def _selection(arguments: argparse.Namespace) -> Selection:
     return Selection(frozenset(arguments.kind), frozenset(arguments.node), frozenset(arguments.job))
 
 
-def _audit(arguments: argparse.Namespace, plan: Plan) -> None:
+def _audit(arguments: argparse.Namespace, what: list[Any]) -> None:
     """Who replays what, as one line of our log."""
     log.warning(
         "replay",
         extra={
             "user": getpass.getuser(),
             "host": socket.gethostname(),
-            "ranges": [tuple(each) for each in plan.ranges],
+            "source": arguments.source,
+            "ranges": what,
             "selected": {name: getattr(arguments, name) for name in ("kind", "node", "job")},
             "into": arguments.into or ["stdout"],
             "page": arguments.page,
@@ -176,18 +237,11 @@ def _audit(arguments: argparse.Namespace, plan: Plan) -> None:
     )
 
 
-def _run(config: Config, kafka: KafkaConfig, plan: Plan, selection: Selection) -> Runtime:
-    runtime = Runtime(config)
-    progress = Progress(sum(each.stop - each.first for each in plan.ranges))
-    origin = RangeSource(kafka, plan.ranges, runtime.drain, progress.tell)
-
+def _run(runtime: Runtime, origin: FixedPartitionedSource[Any, Any], selection: Selection) -> None:
     def graph(runtime: Runtime) -> Dataflow:
         return build(runtime, origin, selection.of)
 
-    if plan.ranges:
-        execute(config, runtime, graph)
-    progress.end()
-    return runtime
+    execute(runtime.config, runtime, graph)
 
 
 def _settle(topic: GapTopic, gaps: Mapping[bytes, Gap], plan: Plan, fates: Mapping[str, int]) -> None:
@@ -207,33 +261,23 @@ def _settle(topic: GapTopic, gaps: Mapping[bytes, Gap], plan: Plan, fates: Mappi
     sys.stderr.write(f"tailrace replay: {len(filled)} of {len(gaps)} gaps are filled\n")
 
 
-def _said(plan: Plan, runtime: Runtime) -> int:
-    """Print the ledger and what is lost; returns the exit status."""
-    sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
-    for each in plan.lost:
-        sys.stderr.write(
-            f"tailrace replay: {each.topic}/{each.partition} has messages {each.first} to {each.stop - 1} no more; "
-            "look for them in the archive\n"
-        )
-    return 1 if plan.lost else 0
-
-
 @dataclass(slots=True)
 class Progress:
-    """A line on a terminal: messages done of `of`, and the time left at the pace so far."""
+    """A line on a terminal: messages or rows done of `of`, and the time left at the pace so far."""
 
     of: int
+    what: str
     started: float = field(default_factory=time.monotonic)
     shown: float = 0.0
 
     def tell(self, done: int) -> None:
-        """Show how many messages are done, once a second at most."""
+        """Show how many are done, once a second at most."""
         now = time.monotonic()
         if not sys.stderr.isatty() or now - self.shown < 1.0:
             return
         self.shown = now
         left = (now - self.started) / max(done, 1) * (self.of - done)
-        sys.stderr.write(f"\r{done:,} of {self.of:,} messages, {left:,.0f} s left \x1b[K")
+        sys.stderr.write(f"\r{done:,} of {self.of:,} {self.what}, {left:,.0f} s left \x1b[K")
 
     def end(self) -> None:
         if self.shown:

@@ -6,7 +6,7 @@ store is sent is a function of the record, so that a repeat can be recognised as
 
 import pyarrow as pa
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"  # 2: column tz
 
 NAME = pa.dictionary(pa.int32(), pa.string())  # one value per message or stream
 CODE = pa.dictionary(pa.int8(), pa.string())  # one of a closed list
@@ -14,13 +14,13 @@ CODE = pa.dictionary(pa.int8(), pa.string())  # one of a closed list
 # What one message says of all its lines (headers of the wire contract), as dictionary columns that
 # share their indices; an empty text stands for "not known", since nulls in a dictionary can neither be
 # joined nor stored. `job` is Loki's label (the kind's name there); `owner_job` the job whose output this
-# is, where the message says so (header `job_id`).
+# is, where the message says so (header `job_id`). `tz` is the zone that its local times were read in.
 ENVELOPE = pa.schema(
     [
         pa.field(name, NAME)
         for name in (
             "node", "cluster", "tenant", "path", "unit", "namespace", "pod", "container", "app", "team",
-            "nccl_debug", "boot_id", "job", "owner_job",
+            "nccl_debug", "boot_id", "tz", "job", "owner_job",
         )
     ]
 )  # fmt: skip

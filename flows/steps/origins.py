@@ -68,6 +68,7 @@ def read_origin(headers: Labels, key: bytes | None, default_kind: str | None, de
     said["job"] = JOBS[kind]
     said["owner_job"] = said.get("job_id", "")
     tz = _zone(said.get("tz")) or default_tz
+    said["tz"] = tz or ""
     boot = read_time(said.get("boot_time", ""))
     stream = Stream(
         kind,

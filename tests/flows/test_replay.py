@@ -96,7 +96,7 @@ def test_an_interrupted_replay_goes_on_where_it_was_and_to_the_same_end(tmp_path
     config = configured(tmp_path, kafka, topic, parquet=storage)
     slow = config.read_text().replace('"kafka" = {', '"kafka" = {"batch_lines" = 20, "epoch_bytes" = 1048576, ')
     config.write_text(slow)
-    command = ["--archive", str(tmp_path / "again"), "--into", "parquet", "--state", str(tmp_path / "state")]
+    command = ["--target", str(tmp_path / "again"), "--into", "parquet", "--state", str(tmp_path / "state")]
     with Tier(tmp_path / "home", {}, command="replay") as tier:
         tier.config.write_text(config.read_text())
         tier.arguments = command
@@ -120,7 +120,7 @@ def test_an_interrupted_replay_goes_on_where_it_was_and_to_the_same_end(tmp_path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--into", "parquet"], "needs --archive"),
+        (["--into", "parquet"], "needs --target"),
         (["--into", "loki"], r"has no [sinks.loki]"),
         (["--from", "yesterday"], "neither an offset nor a time"),
         (["--topic", "no-such-topic"], "does not exist"),
