@@ -9,7 +9,6 @@ repr of a Python dictionary, logged as INFO also when the node is bad.
 """
 
 import re
-from ast import literal_eval
 from typing import TYPE_CHECKING
 
 from parsers.clock import local, parse_iso, parse_rfc3339
@@ -33,27 +32,24 @@ _HEAD = re.compile(
     rf"|  ?(?P<context>\S+) (?P<colon>{_LEVEL}):(?: |$))",
     re.ASCII,
 )
-_MAX_REPORT = 65_536  # characters; of longer reports the first status and count are taken
-_STATUS = re.compile(r"""['"]status['"]: ['"]([\w ]{1,40})['"]""")
-_ERRORS = re.compile(r"""['"]error_count['"]: (\d{1,9})\b""")
+# Brackets and quoted texts of a dictionary's repr, a key with its value; a text that is cut ends with the line.
+_TEXT = r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)"""
+_TOKEN = re.compile(
+    rf"(?P<open>[\[{{(])|(?P<close>[\]}})])|(?P<key>{_TEXT})(?:: (?P<value>{_TEXT}|\d{{1,9}}\b))?", re.ASCII
+)
 
 
 def _report(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read
     """Status and number of errors of a report; the reports of single GPUs inside it have such keys too."""
-    text = found["_rest"]
-    try:
-        report = literal_eval(text) if len(text) <= _MAX_REPORT else None
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # cut, or not only literals
-        report = None
-    if isinstance(report, dict):
-        status, errors = report.get("status"), report.get("error_count")
-    else:
-        status = shown[1] if (shown := _STATUS.search(text)) else None
-        errors = int(shown[1]) if (shown := _ERRORS.search(text)) else None
-    if isinstance(status, str):
-        fields["health_status"] = status
-    if type(errors) is int:
-        fields["error_count"] = errors
+    depth, told = 0, dict[str, str]()
+    for token in _TOKEN.finditer(found["_rest"]):
+        depth += (token["open"] is not None) - (token["close"] is not None)
+        if depth == 1 and token["value"]:
+            told.setdefault(token["key"][1:-1], token["value"])
+    if (status := told.get("status", "")).startswith(("'", '"')):
+        fields["health_status"] = status.strip("'\"")
+    if (errors := told.get("error_count", "")).isdigit():
+        fields["error_count"] = int(errors)
 
 
 def _xid(found: "re.Match[str]", fields: Fields, flags: set[str]) -> None:  # noqa: ARG001 - contract of Rule.read

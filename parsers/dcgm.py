@@ -33,11 +33,11 @@ _ENGINE = re.compile(
     r"\[(\d{1,10})(?::(\d{1,10}))?\] ?",
     re.ASCII,
 )
-_AT_END = r" ?\[(?P<src_file>[^\[\]:]*):(?P<src_line>[0-9]{1,7})\](?: \[(?P<src_func>[^\[\]]*)\])?$"
+_AT_END = r" ?\[(?P<src_file>[^\[\]:]*):(?P<src_line>0|[1-9][0-9]{0,6})\](?: \[(?P<src_func>[^\[\]]*)\])?$"
 _PLACE = re.compile(_AT_END)
 _HEADS = Heads(
     rf"^(?P<head>(?P<time>{ISO_MS}) +(?P<level>[A-Z]{{4,9}}) +"
-    r"\[(?P<pid>[0-9]{1,10})(?::(?P<tid>[0-9]{1,10}))?\] ?)",
+    r"\[(?P<pid>[0-9]{1,10})(?::(?P<tid>0|[1-9][0-9]{0,9}))?\] ?)",
     _AT_END,
 )
 _POLICY = re.compile(

@@ -97,7 +97,7 @@ class FabricStream(StampedStream):
 
 _HEADS = Heads(
     rf"^(?P<head>\[(?P<time>(?:{'|'.join(MONTHS)}) (?:0[1-9]|[12][0-9]|3[01]) {YEAR} {CLOCK})\] "
-    r"\[(?P<level>[A-Za-z]+)\] \[tid (?P<tid>[0-9]{1,10})\] )"
+    r"\[(?P<level>[A-Za-z]+)\] \[tid (?P<tid>0|[1-9][0-9]{0,9})\] )"
 )
 
 

@@ -11,7 +11,7 @@ from parsers.stamped_columns import CONTROL, bools, coded, known, numbers
 
 _HEAD = (
     r"^(?P<head>(?P<level>[IWEF])(?P<stamp>(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01]) "
-    rf"{CLOCK}\.[0-9]{{6}}) +(?P<pid>[0-9]{{1,10}}) (?P<file>[^\s:\]]+):(?P<line>[0-9]{{1,7}})\] )"
+    rf"{CLOCK}\.[0-9]{{6}}) +(?P<pid>[0-9]{{1,10}}) (?P<file>[^\s:\]]+):(?P<line>0|[1-9][0-9]{{0,6}})\] )"
 )
 _WIDTH = len("0304 05:06:07.123456")
 # `"message" key="quoted" key=plain` whose escapes are those of JSON, so that the pairs become an object by replacement.
@@ -29,7 +29,8 @@ def columns(lines: pa.LargeBinaryArray, tz: str | None, near: pa.Array | None) -
     found = pc.extract_regex(lines, _HEAD)
     parts = dict(zip(found.type.names, found.flatten(), strict=True))
     fits = bools(found.is_valid())
-    text, bad = as_text(slices(lines, numbers(pc.fill_null(pc.binary_length(parts["head"]), 0))))
+    whole, bad = as_text(lines)
+    text = slices(whole, numbers(pc.fill_null(pc.binary_length(parts["head"]), 0)))
     raw, level = coded(parts["level"], LETTERS.get)
     rich = ~fits
     rich[:-1] |= ~fits[1:]

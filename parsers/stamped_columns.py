@@ -29,13 +29,14 @@ def columns(lines: pa.LargeBinaryArray, tz: str | None, heads: Heads) -> Header:
     parts = dict(zip(found.type.names, found.flatten(), strict=True))
     naive = _naive(parts.pop("time"))
     fits = bools(naive.is_valid())
-    text, bad = as_text(slices(lines, numbers(pc.fill_null(pc.binary_length(parts.pop("head")), 0))))
+    whole, bad = as_text(lines)
+    text = slices(whole, numbers(pc.fill_null(pc.binary_length(parts.pop("head")), 0)))
     raw, level = coded(parts.pop("level"), level_of)
     odd = [pc.match_substring_regex(lines, CONTROL), pc.is_null(level), *([] if bad is None else [bad])]
     if heads.place:
-        whole, text = text, pc.replace_substring_regex(text, heads.place, "")
+        placed_text, text = text, pc.replace_substring_regex(text, heads.place, "")
         # Captures are looked for in what was taken off alone: it is a fifth of the work.
-        place = slices(whole, numbers(pc.fill_null(pc.binary_length(text), 0)))
+        place = slices(placed_text, numbers(pc.fill_null(pc.binary_length(text), 0)))
         placed = pc.extract_regex(place, "^" + heads.place)
         parts |= dict(zip(placed.type.names, placed.flatten(), strict=True))
     ts = ts_source = None

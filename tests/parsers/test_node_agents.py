@@ -70,6 +70,24 @@ def test_a_usual_line_needs_no_python(kind: str, line: str) -> None:
     assert fast(kind, [f"{line}text {number}".encode() for number in range(3)], "UTC", RECEIVED)[1] is not None
 
 
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("klog", b"I0304 05:06:07.123456 1 kubelet\xe8go:2345] bytes that are no text"),
+        ("klog", b"I0304 05:06:07.123456 1 kubelet.go:02345] a number that is printed otherwise"),
+        ("klog", b"I0304 05:06:07.123456 1 kubelet.go:2345] \x1b[31mcolours"),
+        ("fabric_manager", b"[Mar 04 2025 05:06:07] [INFO] [tid 007] a number that is printed otherwise"),
+        ("fabric_manager", b"[Mar 30 2025 02:30:00] [INFO] [tid 7] an hour that there is not"),
+        ("dcgm", b"2025-03-04 05:06:07.089 LOUD  [1:2] a level that is none"),
+        ("jetpack", b"2025-02-30 05:06:07,089 INFO     a day that is none"),
+        ("jetpack", b"2025-03-04 05:06:07,089 WARN a level that is not padded"),
+        ("healthagent", b"2025-03-04 05:06:07,089 - healthagent - INFO -"),
+    ],
+)
+def test_a_line_in_doubt_is_left_to_the_parser(kind: str, line: bytes) -> None:
+    assert fast(kind, [line], "Europe/Berlin", RECEIVED) == [None]
+
+
 def test_pairs_with_a_key_twice_are_left_to_the_parser_which_keeps_the_last() -> None:
     line = HEADS["klog"][0].encode() + b'"x" a=1 b="a=3" a=2'
     assert fast("klog", [line], "UTC", RECEIVED) == [None]
