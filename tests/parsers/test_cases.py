@@ -1,18 +1,21 @@
-"""Every recorded case of a kind that has a parser, through `tailrace parse` as a user runs it."""
+"""Every recorded case of a kind that has a parser, through `tailrace parse` as a user runs it, and through the tier."""
 
-import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.parse import parse
+from flows.pipeline import Pipeline
+from flows.steps import summaries
+from flows.steps.decode import DecodeConfig
 from parsers.registry import KINDS
+from tests import recorded
+from tests.chunks import chunk
 
-_FILES = sorted((Path(__file__).parents[1] / "cases").glob("*.jsonl"))
-_LINES = [line for file in _FILES for line in file.read_text("utf-8").split("\n") if line]
-CASES = [case for case in map(json.loads, _LINES) if case.get("kind") in KINDS]  # the rest are scenarios and cascades
+CASES = [case for case in recorded.CASES if case["kind"] in KINDS]
+EVENTS = [case for case in CASES if any(record.get("event") for record in case["expect"])]
+_HEADERS = {"received-at": "read_at", "boot-time": "boot_time"}  # of the wire contract, where they differ from options
 
 # Cases that are not met, each with the reason. One that begins to pass fails here until it is taken out.
 UNMET: dict[str, str] = {}
@@ -41,10 +44,14 @@ def mismatches(case: dict[str, Any], records: list[dict[str, Any]]) -> list[tupl
     ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['kind']}-{case['id']}")
+def name(case: dict[str, Any]) -> str:
+    return f"{case['kind']}-{case['id']}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_recorded_case_gives_the_expected_records(case, tmp_path, capfdbinary):
     file = tmp_path / "input.log"
-    file.write_bytes(base64.b64decode(case["input_b64"]) if "input_b64" in case else case["input"].encode())
+    file.write_bytes(recorded.data(case))
     options = [part for name, value in case.get("options", {}).items() for part in (f"--{name}", value)]
 
     assert parse(["--kind", case["kind"], *options, str(file)]) == 0
@@ -55,6 +62,22 @@ def test_a_recorded_case_gives_the_expected_records(case, tmp_path, capfdbinary)
         assert found, f"{case['id']} passes now: take it out of UNMET ({UNMET[case['id']]})"
     else:
         assert not found, case.get("note", "")
+
+
+@pytest.mark.parametrize("case", EVENTS, ids=name)
+def test_what_is_an_event_passes_the_gate(case):
+    options = {_HEADERS.get(name, name): value.encode() for name, value in case.get("options", {}).items()}
+    headers = {"v": b"1", "kind": case["kind"].encode(), "node": b"gpu-a01", **options}
+    block = (tuple(headers.items()), recorded.data(case).removesuffix(b"\n").split(b"\n"))
+
+    delivery, _ = Pipeline(DecodeConfig()).process(chunk([block], ended=True))
+
+    parts = [part for part in delivery.parts if part.kind != summaries.KIND]
+    tables = [table.select(["line", "part", "event"]) for part in parts for table in (part.rows, part.noise)]
+    rows = sorted((row for table in tables for row in table.to_pylist()), key=lambda row: (row["line"], row["part"]))
+    assert len(rows) == len(case["expect"])
+    for wanted, row in zip(case["expect"], rows, strict=True):
+        assert "event" not in wanted or row["event"] == wanted["event"]
 
 
 def test_the_table_of_unmet_cases_names_existing_cases():

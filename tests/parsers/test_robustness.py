@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,9 @@ from parsers import launcher
 from parsers.clock import Times, parse_rfc3339
 from parsers.record import MAX_HELD_LINES, Line, Record, Ref, Stream
 from parsers.registry import KINDS, parser
+from tests.recorded import CASES
 
-_FILES = [Path(__file__).parents[1] / "cases" / name for name in ("cases.jsonl", "node_agents.jsonl")]
-_CASES = [case for file in _FILES for case in file.read_text("utf-8").split("\n") if case]
-SEEDS = sorted({line.encode() for case in _CASES for line in json.loads(case).get("input", "").split("\n")})
+SEEDS = sorted({line.encode() for case in CASES for line in case.get("input", "").split("\n")})
 STREAMS = [
     Stream("", times=Times("Europe/Berlin", boot_ns=1_700_000_000 * 10**9)),
     Stream("", "n1", "c1", "/var/log/pods/ml_train-0_4f/worker/0.log"),
