@@ -11,6 +11,7 @@ their order, structured metadata beyond its encoding, compressions and forms tha
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections import Counter, deque
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -24,7 +25,7 @@ from google.protobuf.message import DecodeError
 from benchmarks.content import Content, seed
 from flows.demo.loki_apart import ReceiverApart, Report
 from flows.demo.loki_ingester import Answer
-from flows.demo.loki_push import Refused
+from flows.demo.loki_push import Ints, Refused
 from flows.demo.loki_push_decode import unsnap
 from flows.demo.loki_push_protobuf import parse_labels
 from flows.demo.loki_receiver import PROBLEM_CHARACTERS, PROBLEMS_KEPT
@@ -75,26 +76,31 @@ class Checks:
             raise Refused(400, f"proto: PushRequest: {error}") from None
         lines: list[bytes] = []
         found: list[int] = []
+        ends: list[int] = []  # of each stream in `lines`
         for stream in push.streams:
             text = stream.labels
             if (start := self.seeds.get(text)) is None:
                 start = self.seeds[text] = seed(parse_labels(text))
             own = [entry.line for entry in stream.entries]
             lines += own
+            ends.append(len(lines))
             found += map(crc32, own, repeat(start))
         if not push.streams:
             return _NOTHING
-        self._check(lines, np.array(found, np.uint32))
+        for row in self._wrong(lines, np.array(found, np.uint32))[:PROBLEMS_KEPT].tolist():
+            labels = push.streams[bisect_right(ends, row)].labels
+            line = f"{lines[row][:PROBLEM_CHARACTERS]!r} under {labels.decode()}"
+            self.problems.append(f"not as sent, or under other labels: {line}")
         return Answer(204)
 
-    def _check(self, lines: list[bytes], found: Content) -> None:
+    def _wrong(self, lines: list[bytes], found: Content) -> Ints:
+        """Counts lines with these CRCs; returns the places of those that nobody sent."""
         numbers = self.numbers.add(pa.array(lines, pa.binary()))
         known = (numbers >= 0) & (numbers < len(self._content))
         wrong = known & (self._content[np.where(known, numbers, 0)] != found)
         self.lines += len(lines)
         self.changed += int(np.count_nonzero(wrong))
-        for row in np.flatnonzero(wrong | ~known)[:PROBLEMS_KEPT]:
-            self.problems.append(f"not as sent, or under other labels: {lines[row][:PROBLEM_CHARACTERS]!r}")
+        return np.flatnonzero(wrong | ~known)
 
     def report(self, total: int | None) -> Report:
         return Report(

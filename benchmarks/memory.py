@@ -29,7 +29,7 @@ from tests.services.kafka import Kafka
 
 LIMIT_MIB = 1024
 LONG_LINE = 1 << 20
-CASE = Case("memory", "catching up on hard input", single=False, archived=True)
+CASE = Case("memory", "catching up on hard input", single=False, archived=True, roomy=False)
 
 _LINES_PER_NAME = 5
 _STOPS = 100  # places in the topics where hard messages are put

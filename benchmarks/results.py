@@ -100,7 +100,7 @@ Broker, Loki and tier share the machine. Loki is a receiver that decodes every p
 of every line (`benchmarks/loki.py`). The archive is a local directory. Every run starts from an empty recovery store
 and ends at lag zero, and counts only if Loki, archive and ledger have every line once. Epochs are 5 s. The default
 rules are matched, and what they find goes to a topic. All other settings are defaults, but noise is not summed up: a
-summary is no line.
+summary is no line, and the budgets of labels have room for all.
 
 `lines/s` is between the ends of the first and the last whole epoch: start-up is not in it, all work at the end of an
 epoch is. `whole run` divides all lines by the time from the log's event `started` (before the tier connects to
