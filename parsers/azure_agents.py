@@ -9,7 +9,6 @@ repr of a Python dictionary, logged as INFO also when the node is bad.
 """
 
 import re
-from typing import TYPE_CHECKING
 
 from parsers.clock import local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
@@ -17,12 +16,7 @@ from parsers.json_lines import level_of
 from parsers.kernel_rules import Fields, Rule, apply, by_word, gate, rule
 from parsers.nvidia import judge
 from parsers.record import Line, Parser, Record
-from parsers.stamped import ISO_MS, Heads, StampedStream
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from parsers.header import Header
+from parsers.stamped import ISO_MS, Heads, StampedStream, header
 
 _LEVEL = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE|NOTSET"
 _WIDTH = 8  # jetpack pads levels to it
@@ -106,22 +100,5 @@ _TIME = rf"^(?P<head>(?P<time>{ISO_MS})"
 _NAMED = Heads(rf"{_TIME} - (?P<app>\S+) - (?P<level>{_LEVEL}) - )")
 _PADDED = Heads(rf"{_TIME} (?P<level>DEBUG {{4}}|INFO {{5}}|WARNING {{2}}|ERROR {{4}}|CRITICAL ))")
 
-
-def _columns(lines: "pa.LargeBinaryArray", tz: str | None, heads: Heads) -> "Header":
-    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
-
-    return columns(lines, tz, heads)
-
-
-def named(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of lines in the way of healthagent.log."""
-    return _columns(lines, tz, _NAMED)
-
-
-def padded(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of lines in the way of jetpack.log."""
-    return _columns(lines, tz, _PADDED)
-
-
-HEALTHAGENT = Parser(AgentStream, named, gate(RULES))
-JETPACK = Parser(AgentStream, padded, gate(RULES))
+HEALTHAGENT = Parser(AgentStream, header(_NAMED), gate(RULES))
+JETPACK = Parser(AgentStream, header(_PADDED), gate(RULES))

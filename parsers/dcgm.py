@@ -11,7 +11,6 @@ for each violation); NVIDIA/dcgm-exporter (logrus up to 3, slog since 4, or JSON
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from parsers.clock import MONTHS, local, parse_iso, parse_rfc3339
 from parsers.gpu_catalogue import xid_meaning
@@ -21,12 +20,7 @@ from parsers.klog import go_record, klog_record
 from parsers.logfmt import logfmt_record
 from parsers.nvidia import judge
 from parsers.record import NO_LINE, Line, Parser, Record
-from parsers.stamped import ISO_MS, Heads, StampedStream
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from parsers.header import Header
+from parsers.stamped import ISO_MS, Heads, StampedStream, header
 
 _ENGINE = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?) +([A-Z]{4,9}) +"
@@ -136,11 +130,4 @@ class DcgmStream(StampedStream):
             engine_text(message, fields)
 
 
-def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of lines of nv-hostengine; all others are rich."""
-    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
-
-    return columns(lines, tz, _HEADS)
-
-
-DCGM = Parser(DcgmStream, header, NO_LINE)
+DCGM = Parser(DcgmStream, header(_HEADS), NO_LINE)

@@ -10,19 +10,13 @@ errors are both logged as ERROR, and so is that there is no switch to manage (NV
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from parsers.clock import MONTHS, local
 from parsers.json_lines import level_of
 from parsers.kernel_rules import Fields, Rule, apply, by_word, gate, rule
 from parsers.nvidia import judge, judge_sxid
 from parsers.record import Line, Parser, Record
-from parsers.stamped import CLOCK, YEAR, Heads, StampedStream
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from parsers.header import Header
+from parsers.stamped import CLOCK, YEAR, Heads, StampedStream, header
 
 _HEAD = re.compile(
     r"\[([A-Z][a-z]{2}) +(\d{1,2}) (\d{4}) (\d\d):(\d\d):(\d\d)(?:[.:,](\d{1,9}))?\] \[ *([A-Za-z]+) *\]"
@@ -100,12 +94,4 @@ _HEADS = Heads(
     r"\[(?P<level>[A-Za-z]+)\] \[tid (?P<tid>0|[1-9][0-9]{0,9})\] )"
 )
 
-
-def header(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
-    """Columns of lines of the usual form."""
-    from parsers.stamped_columns import columns  # here, so that reading a file does not wait for the column libraries
-
-    return columns(lines, tz, _HEADS)
-
-
-FABRIC_MANAGER = Parser(FabricStream, header, gate(RULES))
+FABRIC_MANAGER = Parser(FabricStream, header(_HEADS), gate(RULES))

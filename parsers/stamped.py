@@ -1,11 +1,16 @@
 """Daemon files whose records start with a stamp: a line without one continues the record before it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from parsers.json_lines import CONTROLS, placed, plain, unparsed
 from parsers.record import MAX_HELD_BYTES, MAX_HELD_LINES, Line, Record, Ref, Stream, decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parsers.header import Header
 
 
 class Heads(NamedTuple):
@@ -24,6 +29,17 @@ class Heads(NamedTuple):
 YEAR = r"(?:19[7-9][0-9]|2[01][0-9]{2}|22[0-5][0-9])"
 CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 ISO_MS = rf"{YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01]) {CLOCK}[,.][0-9]{{3}}"
+
+
+def header(heads: Heads) -> "Callable[[pa.LargeBinaryArray, str | None], Header]":
+    """The header of a kind with such lines (record.Parser)."""
+
+    def read(lines: "pa.LargeBinaryArray", tz: str | None) -> "Header":
+        from parsers.stamped_columns import columns  # here, so that files are read without the column libraries
+
+        return columns(lines, tz, heads)
+
+    return read
 
 
 class StampedStream(ABC):
