@@ -177,14 +177,23 @@ class Config(Section):
 
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     """Read and validate a configuration. Raises Misconfigured with one message that names file and key."""
+    values, named = overridden(_read(path), environment)
+    return validate(values, str(path), named)
+
+
+def load_rules(path: Path) -> tuple[TestedRule, ...]:
+    """The `[[rules]]` of a file that has nothing else, or of a configuration. Raises Misconfigured as `load`."""
+    rules = _read(path).get("rules", [])
+    return validate({"source": {"files": {"paths": ["-"]}}, "rules": rules}, str(path)).rules
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Misconfigured(f"cannot read {path}: {error.strerror}; name a readable TOML file with --config") from error
+        raise Misconfigured(f"cannot read {path}: {error.strerror}; name a readable TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path} is not valid TOML: {error}") from error
-    values, named = overridden(values, environment)
-    return validate(values, str(path), named)
 
 
 def validate(values: dict[str, Any], origin: str, named: Mapping[Keys, str] = MappingProxyType({})) -> Config:

@@ -22,8 +22,9 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource
 
 from flows import log as own_log
+from flows.backtest import compare
 from flows.cluster import Runtime, build
-from flows.config import Config, load
+from flows.config import Config, load, load_rules
 from flows.gaps import GapTopic, open_gaps
 from flows.preflight import require
 from flows.run import EXIT_AGAIN, EXIT_CONFIG, command_line, execute, ledger
@@ -46,6 +47,7 @@ _EXAMPLES = """examples:
   tailrace replay --config tailrace.toml --node gpu-17 --from 2026-11-30T10:00:00Z | jq -r .message
   tailrace replay --config tailrace.toml --into loki --from 120000 --to 130000 --topic logs.job --state /var/tmp/again
   tailrace replay --config tailrace.toml --source archive --job 70011 --kind slurmctld --kind job_stderr
+  tailrace replay --config tailrace.toml --rules new-rules.toml --topic logs.kernel --from 2026-11-01T00:00:00Z
   tailrace replay --config tailrace.toml --gaps loki   # after an outage of Loki
 """
 
@@ -75,11 +77,14 @@ def _kafka(config: Config, arguments: argparse.Namespace) -> int:
     plan = _planned(arguments, kafka, None if gaps is None else gaps.values())
     source = config.source.model_copy(update={"kafka": kafka})
     runtime = Runtime(_config(config, arguments).model_copy(update={"source": source}))
+    progress = Progress(sum(each.stop - each.first for each in plan.ranges), "messages")
+    origin = RangeSource(kafka, plan.ranges, runtime.drain, progress.tell)
+    if arguments.rules:
+        return _diff(config, arguments, origin, progress)
     require(runtime.config)
     _audit(arguments, [tuple(each) for each in plan.ranges])
-    progress = Progress(sum(each.stop - each.first for each in plan.ranges), "messages")
     if plan.ranges:
-        _run(runtime, RangeSource(kafka, plan.ranges, runtime.drain, progress.tell), _selection(arguments))
+        _run(runtime, origin, _selection(arguments))
     progress.end()
     if gaps:
         _settle(GapTopic(kafka, config.tier.generation), gaps, plan, runtime.accounts.totals()[arguments.gaps])
@@ -101,7 +106,6 @@ def _archived(config: Config, arguments: argparse.Namespace) -> int:
         raise Misconfigured("--source archive takes times, not offsets; write a time like 2026-11-30T10:00:00Z")
     decode = config.decode.model_copy(update={"form": "raw", "forms": {}, "max_message_lines": 2**31})
     runtime = Runtime(_config(config, arguments).model_copy(update={"decode": decode}))
-    require(runtime.config)
     with tempfile.TemporaryDirectory(prefix="tailrace-replay-", dir=archive.spool) as spool:
         store = open_storage(archive.storage)
         window = Window(arguments.start, arguments.end, _selection(arguments))
@@ -109,11 +113,25 @@ def _archived(config: Config, arguments: argparse.Namespace) -> int:
         progress = Progress(0, "rows")
         origin = ArchiveSource(files, window, Path(spool), archive.compact.memory_mib, runtime.drain, progress.tell)
         progress.of = origin.count()
+        if arguments.rules:
+            return _diff(runtime.config, arguments, origin, progress)
+        require(runtime.config)
         _audit(arguments, [len(files), progress.of])
         _run(runtime, origin, window.selection)
         progress.end()
     sys.stderr.write(f"tailrace replay: {json.dumps(ledger(runtime))}\n")
     return 0
+
+
+def _diff(
+    config: Config, arguments: argparse.Namespace, origin: FixedPartitionedSource[Any, Any], progress: "Progress"
+) -> int:
+    """Print what other rules would have changed; exit status 1 when there is something."""
+    other = config.model_copy(update={"rules": load_rules(arguments.rules)})
+    found = compare(config, other.all_rules(), origin, _selection(arguments))
+    progress.end()
+    sys.stdout.writelines(f"{each}\n" for each in found)
+    return 1 if found else 0
 
 
 def _keys(store: ObjectStore, window: Window) -> list[str]:
@@ -141,6 +159,13 @@ def _options() -> argparse.ArgumentParser:
     )
     for name in ("kind", "node", "job"):
         options.add_argument(f"--{name}", action="append", default=[], help=f"only this {name} (may be repeated)")
+    options.add_argument(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="back-test: print which alerts the [[rules]] of this file would have added (+), left out (-) or changed (~); "
+        "exit status 1 when any differ",
+    )
     options.add_argument("--into", action="append", choices=sorted(SINKS), help="store to write to (may be repeated)")
     options.add_argument(
         "--gaps", choices=["loki"], metavar="STORE", help="send a store what it missed in outages, and strike that off"

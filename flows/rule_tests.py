@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from flows.batch import Chunk
 from flows.detect.evaluator import Evaluator
 from flows.detect.events import AlertEvent
+from flows.detect.outcome import Outcome
 from flows.detect.partials import Detector
 from flows.detect.rules import DetectConfig, Rule
 from flows.pipeline import Pipeline
@@ -116,24 +117,19 @@ def _run(
     last = max((line.at for line in test.lines), default=0.0)
     until = last + rule.window_s + rule.for_s + 60 if test.until is None else test.until
     lines = sorted(test.lines, key=lambda line: line.at)
-    alerts: dict[tuple[str, int], AlertEvent] = {}
+    outcome = Outcome()
 
     def take(chunk: Chunk) -> None:
         delivery, _ = pipeline.process(chunk)
-        events = evaluator.feed(detector.partials(delivery))
-        for event in [*events, *evaluator.tick(pipeline.now())]:
-            for replaced in event.replaces:
-                alerts.pop((event.fingerprint, replaced), None)
-            if event.state != "late":
-                alerts[event.fingerprint, event.starts_at] = event
+        outcome.take(evaluator.feed(detector.partials(delivery)))
+        outcome.take(evaluator.tick(pipeline.now()))
 
     for offset, line in enumerate(lines):
         take(_chunk([line], test, offset, start_ms + int(line.at * 1000)))
     first_ms = start_ms + int(last * 1000)
     for now_ms in range(first_ms, start_ms + int(until * 1000) + 1, _STEP_MS):
         take(_chunk([], test, 0, now_ms))
-    kept = [event for event in alerts.values() if event.count]
-    return sorted(kept, key=lambda event: event.starts_at)
+    return outcome.alerts()
 
 
 def _chunk(lines: list[TestLine], test: RuleTest, offset: int, now_ms: int) -> Chunk:
