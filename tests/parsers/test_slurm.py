@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parsers import record as records
 from parsers.clock import Stamp, Times, parse_rfc3339, text
 from parsers.record import Line, Parser, Record, Ref, Stream
-from parsers.slurm import SLURMCTLD, SLURMD
+from parsers.slurm import SLURM_SCHED, SLURMCTLD, SLURMD
 from parsers.slurm_text import RULES, cgroup_fields, daemon_line, job_of_path, stepd_line
 
 STAMP = "[2025-03-04T05:06:07.089] "
@@ -23,7 +23,7 @@ RECEIVED = parse_rfc3339("2025-03-04T05:06:09Z")
 SAMPLES = [json.loads(line) for line in (Path(__file__).parent / "slurm_texts.jsonl").read_text("utf-8").splitlines()]
 TEXTS = [sample for sample in SAMPLES if sample["kind"] != "srun"]
 CLIENT = [sample for sample in SAMPLES if sample["kind"] == "srun"]
-KINDS: dict[str, Parser] = {"slurmctld": SLURMCTLD, "slurmd": SLURMD}
+KINDS: dict[str, Parser] = {"slurmctld": SLURMCTLD, "slurmd": SLURMD, "slurm_sched": SLURM_SCHED}
 
 
 def read(
@@ -313,6 +313,11 @@ def test_a_line_that_does_not_fit_is_left_to_the_rich_side(line: str) -> None:
     assert list(fast([line.encode()], "slurmd")) == [None]
 
 
+def test_the_fast_side_reads_the_mark_of_the_scheduler_log() -> None:
+    rows = list(fast([b"sched: " + STAMP.encode() + b"Running job scheduler", STAMP.encode() + b"x"], "slurm_sched"))
+    assert [row and row["message"] for row in rows] == ["Running job scheduler", "x"]
+
+
 def test_a_line_without_stamp_takes_the_line_before_it_to_the_rich_side() -> None:
     rows = list(fast([STAMP.encode() + b"x", STAMP.encode() + b"y", b"more", STAMP.encode() + b"z"], "slurmctld"))
     assert [row is None for row in rows] == [False, True, True, False]
@@ -335,10 +340,11 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(st.lists(PIECES, max_size=7).map("".join), max_size=6), st.sampled_from(["slurmctld", "slurmd"]))
+@given(st.lists(st.lists(PIECES, max_size=7).map("".join), max_size=6), st.sampled_from(list(KINDS)))
 @settings(max_examples=300)
 def test_both_speeds_agree_on_every_line_that_the_gate_leaves(lines: list[str], kind: str) -> None:
-    raw = [(STAMP + line).encode() for line in lines]
+    mark = "sched: " if kind == "slurm_sched" else ""
+    raw = [(mark + STAMP + line).encode() for line in lines]
     rich = read(*raw, kind=kind)
     for record, row in zip(rich, fast(raw, kind) if raw else [], strict=True):
         if row is None:
@@ -349,7 +355,7 @@ def test_both_speeds_agree_on_every_line_that_the_gate_leaves(lines: list[str], 
         assert row == {"ts": record.ts.ns, "ts_source": record.ts_source, **fields}
 
 
-@given(st.lists(st.binary(max_size=60) | PIECES.map(str.encode), max_size=30), st.sampled_from(["slurmctld", "slurmd"]))
+@given(st.lists(st.binary(max_size=60) | PIECES.map(str.encode), max_size=30), st.sampled_from(list(KINDS)))
 def test_any_bytes_are_kept_and_each_line_belongs_to_one_record(lines: list[bytes], kind: str) -> None:
     done = read(*lines, kind=kind, received=RECEIVED)
     used = [ref for record in done for ref in record.refs]
