@@ -163,8 +163,8 @@ def _options() -> argparse.ArgumentParser:
         "--rules",
         type=Path,
         metavar="FILE",
-        help="back-test: print which alerts the [[rules]] of this file would have added (+), left out (-) or changed (~); "
-        "exit status 1 when any differ",
+        help="back-test: print which alerts the [[rules]] of this file would have added (+), left out (-) or changed "
+        "(~); exit status 1 when any differ",
     )
     options.add_argument("--into", action="append", choices=sorted(SINKS), help="store to write to (may be repeated)")
     options.add_argument(
