@@ -1,10 +1,9 @@
 """Fabric Manager, DCGM, the device plugin, CycleCloud's agents, klog: both speeds agree, and so do all batches."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,16 +14,13 @@ from parsers.clock import Stamp, parse_rfc3339
 from tests.chunks import APPENDED_MS, block_headers, chunk, tick
 from tests.parsers.kernel_records import records
 from tests.parsers.speeds import assert_same, fast
+from tests.recorded import CASES
 
 _received = parse_rfc3339("2025-03-04T06:00:00.5Z")
 assert _received is not None
 RECEIVED: Stamp = _received
-_FILE = Path(__file__).parents[1] / "cases" / "node_agents.jsonl"
-CASES = [json.loads(line) for line in _FILE.read_text("utf-8").splitlines()]
-KINDS = sorted({case["kind"] for case in CASES})
-INPUTS = {
-    kind: [case["input"] for case in CASES if case["kind"] == kind and "input" in case] for kind in KINDS
-}  # fmt: skip
+KINDS = ("dcgm", "device_plugin", "fabric_manager", "healthagent", "jetpack", "jetpackd", "klog")
+INPUTS = {kind: [case["input"] for case in CASES if case["kind"] == kind and "input" in case] for kind in KINDS}
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -117,13 +113,14 @@ def told(kind: str, pieces: list[list[str]], between: bool = False) -> list[dict
     chunks = [chunk(batch, number * len(batch)) for number, batch in enumerate(batches)]
     pipeline = Pipeline(DecodeConfig())
     parts = [part for one in [*chunks, tick(APPENDED_MS + 60_000)] for part in pipeline.process(one)[0].parts]
-    rows = [row for part in parts for row in part.rows.to_pylist()]
-    noise = [row for part in parts for row in part.noise.to_pylist()]
+    tables = [part.rows for part in parts] + [part.noise for part in parts]
+    times = [stamp for table in tables for stamp in table["ts"].cast(pa.int64()).to_pylist()]
+    rows = [row for table in tables for row in table.drop_columns(["ts"]).to_pylist()]
     assert pipeline.unbalanced == 0
     place = ("topic", "partition", "offset", "line", "spans", "stream")
     return [
-        {name: value for name, value in row.items() if name not in place}
-        for row in rows + noise
+        {"ts": stamp, **{name: value for name, value in row.items() if name not in place}}
+        for stamp, row in zip(times, rows, strict=True)
         if row["node"] == "gpu-a01"
     ]
 
@@ -153,4 +150,4 @@ def test_how_lines_are_cut_into_batches_does_not_matter(kind: str, data: st.Data
     cut = data.draw(st.integers(0, len(lines)))
     while cut and not lines[cut - 1]:
         cut -= 1
-    assert told(kind, [piece for piece in (lines[:cut], lines[cut:]) if any(piece)]) == told(kind, [lines])
+    assert told(kind, [piece for piece in (lines[:cut], lines[cut:]) if piece not in ([], [""])]) == told(kind, [lines])
