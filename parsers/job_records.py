@@ -11,7 +11,7 @@ from parsers.json_lines import CONTROLS, LEVELS
 from parsers.nccl_noise import noise_id
 from parsers.nccl_text import text_fields
 from parsers.record import Record, Stream
-from parsers.slurm_text import job_of_path, stepd_line
+from parsers.slurm_text import CLIENT_LINE, job_of_path, stepd_line
 
 # Texts with these events are kept by the rules.
 USEFUL_EVENTS = ("nccl_comm", "nccl_call_path", "nccl_init_timing", "nccl_env", "nccl_network", "nccl_version")
@@ -47,7 +47,7 @@ class Builder:
             or is_bar(text)
             or nccl.VERSION.match(text)
             or text.startswith(("Traceback (", "terminate called ", "Fatal Python error: ", "====", '  File "'))
-            or stepd_line(text, {}, set())
+            or CLIENT_LINE.match(text)
         )
 
     def nccl(self, piece: Piece, lines: str = "") -> Record:

@@ -14,7 +14,7 @@ from parsers.slurm_jobs import JOB_RULES
 from parsers.slurm_nodes import NODE_RULES
 from parsers.slurm_rules import convert
 
-__all__ = ["CLIENT", "RULES", "cgroup_fields", "daemon_line", "job_of_path", "slurm_text", "stepd_line"]
+__all__ = ["CLIENT", "CLIENT_LINE", "RULES", "cgroup_fields", "daemon_line", "job_of_path", "slurm_text", "stepd_line"]
 
 LEVELS = {
     "fatal": "critical", "internal error": "error", "error": "error", "warning": "warning",
@@ -26,7 +26,7 @@ RULES = (*JOB_RULES, *NODE_RULES)
 _PROGRAM = re.compile(r"(slurm(?:ctld|d|stepd|dbd|restd|scriptd)|sackd|srun|sbatch|salloc|scrun)(?:-[\w.-]+)?: ")
 # Whose lines a job or a script may print; also RE2.
 CLIENT = r"(?:slurmstepd|slurmd|srun|sbatch|salloc)(?:-[A-Za-z0-9_.-]+)?: "
-_CLIENT = re.compile(CLIENT)
+CLIENT_LINE = re.compile(CLIENT)
 _LEVEL = re.compile(r"(fatal|internal error|error|warning|debug[2-5]?): ")
 _PAIR = re.compile(r"(?:^|\s)(NodeList|Partition|#CPUs|InitPrio|usec)=(\S+)")
 _PAIR_GROUP = {
@@ -108,7 +108,7 @@ def stepd_line(text: str, fields: dict[str, Any], flags: set[str]) -> bool:
 
     Launcher labels (`  0: `) must be off. False, with `fields` untouched, when it is none.
     """
-    if not _CLIENT.match(text):
+    if not CLIENT_LINE.match(text):
         return False
     daemon_line(text, fields, flags)
     return True
