@@ -19,6 +19,7 @@ from flows.steps.kinds import JOBS, kind_of_path
         ("/var/log/slurmd/epilog.log-20250304.gz", "epilog"),
         ("/opt/azurehpc/slurm/logs/prolog_slurmctld.log", "prolog"),
         ("/var/log/slurm/slurmsched.log", "slurm_sched"),
+        ("/var/log/slurmctld/slurmctld_sched.log", "slurm_sched"),
         ("/var/log/slurmd-gpu-001.log", "slurmd"),
         ("/var/log/syslog.1", "syslog"),
         ("/var/log/messages-20250304", "syslog"),
