@@ -24,6 +24,7 @@ from flows.steps.label_limits import LabelsConfig
 from flows.steps.noise import NoiseConfig
 from flows.steps.redact.config import RedactionConfig
 from sinks.alertmanager import AlertmanagerConfig
+from sinks.azure_logs import AzureConfig
 from sinks.console import ConsoleConfig
 from sinks.dead_letter import DeadLetterConfig
 from sinks.errors import Misconfigured
@@ -104,6 +105,7 @@ class SinksConfig(Section):
 
     parquet: ParquetConfig | None = Field(None, description="The archive of all lines.")
     loki: LokiConfig | None = Field(None, description="Grafana Loki.")
+    azure: AzureConfig | None = Field(None, description="Azure Monitor Logs.")
     console: ConsoleConfig | None = Field(None, description="JSON lines on standard output.")
     alertmanager: AlertmanagerConfig | None = Field(None, description="Prometheus Alertmanager, for alerts.")
 

@@ -11,6 +11,7 @@ from flows.evaluation import alerts_topic, partials_topic
 from flows.sources.broker import partitions
 from flows.sources.files import FilesSource
 from sinks.alertmanager import AlertmanagerSink
+from sinks.azure_logs import AzureSink
 from sinks.dead_letter import open_writer
 from sinks.errors import Misconfigured, RetryLater
 from sinks.loki import LokiSink
@@ -46,6 +47,8 @@ def checks(config: Config, own_shards: Sequence[str] | None = None) -> Iterator[
             yield "no object would be written over", lambda: _untouched(config, parquet, shards)
     if loki:
         yield f"Loki at {loki.url}", LokiSink(loki, shards, _nobody, writer).check
+    if azure := config.sinks.azure:
+        yield f"Azure Monitor at {azure.endpoint}", AzureSink(azure, shards, _nobody, writer).check
     evaluates = own_shards is not None or config.alerts_mode() == "inline"
     if config.alerts_mode() == "topic" and own_shards is None:
         yield f"topic {config.alerts.partials_topic}", partials_topic(config, shards).check
@@ -60,14 +63,14 @@ def checks(config: Config, own_shards: Sequence[str] | None = None) -> Iterator[
 def require(config: Config, own_shards: Sequence[str] | None = None) -> None:
     """Run all checks before the tier (or the evaluator, with its shard) starts.
 
-    Raises Misconfigured; but a Loki that is down stops nothing: what it misses is listed as gaps. Nor does an
+    Raises Misconfigured; but a Loki or an Azure that is down stops nothing: what it misses is listed as gaps. Nor does an
     Alertmanager: alerts wait for it.
     """
     for name, check in checks(config, own_shards):
         try:
             check()
         except Misconfigured as error:
-            if not name.startswith(("Loki", _ALERTMANAGER)) or not _is_down(error.__cause__):
+            if not name.startswith(("Loki", "Azure", _ALERTMANAGER)) or not _is_down(error.__cause__):
                 raise
             log.warning("store is down; starting without it", extra={"store": name, "error": str(error)})
 

@@ -168,7 +168,10 @@ def _options() -> argparse.ArgumentParser:
     )
     options.add_argument("--into", action="append", choices=sorted(SINKS), help="store to write to (may be repeated)")
     options.add_argument(
-        "--gaps", choices=["loki"], metavar="STORE", help="send a store what it missed in outages, and strike that off"
+        "--gaps",
+        choices=["azure", "loki"],
+        metavar="STORE",
+        help="send a store what it missed in outages, and strike that off",
     )
     options.add_argument(
         "--patience",

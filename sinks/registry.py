@@ -10,6 +10,7 @@ from typing import Any
 SINKS: dict[str, str] = {
     "parquet": "sinks.parquet:ParquetSink",
     "loki": "sinks.loki:LokiSink",
+    "azure": "sinks.azure_logs:AzureSink",
     "console": "sinks.console:ConsoleSink",
 }
 
