@@ -15,9 +15,8 @@ from flows.steps.columns import Indices
 from flows.steps.noise import NoiseConfig
 from flows.steps.reassemble import Mask, StreamKey
 from flows.steps.redact.blocks import Open
-from flows.steps.redact.columns import Redaction, redact, with_secrets
+from flows.steps.redact.columns import Redaction, picks, redact, with_secrets
 from parsers.header import Header
-from parsers.record import Parser
 from parsers.registry import parser
 
 _NO_NOISE = pa.dictionary(pa.int8(), pa.string())
@@ -27,9 +26,9 @@ class Read(NamedTuple):
     """Lines of one kind, those of a stream together.
 
     `noise` (dictionary column) and `is_noise`, `gated`, `rich` (masks) are aligned with the rows: dropped by
-    a rule; picked by the gate; for the stream parser, for whatever reason. `kept` are the places of the lines
-    that are no noise, with which `header` is aligned. Secrets are gone; those with one are for the stream parser,
-    which flags them. `opened` are the changes of the secrets that go on in later lines, by stream.
+    a rule; picked by the gate of the kind or that of secrets; for the stream parser, for whatever reason. `kept` are
+    the places of the lines that are no noise, with which `header` is aligned. Secrets are gone; lines that had one are
+    for the stream parser, which flags them. `opened`: changes of the secrets that go on in later lines, by stream.
     """
 
     raw: Raw
@@ -52,22 +51,17 @@ def read(raw: Raw, noise_config: NoiseConfig, redaction: Redaction, opened: Mapp
     is_noise &= ~with_secrets(lines, noise, redaction)
     kept = np.flatnonzero(~is_noise)
     kept_lines = lines.take(pa.array(kept)) if len(kept) < len(lines) else lines
-    clean = redact(raw, kept, kept_lines, redaction, opened)
+    picked = picks(raw.kind, kind.gate, kept_lines, redaction)
+    clean = redact(raw, kept, kept_lines, picked, redaction, opened)
     raw, kept_lines = clean.raw, clean.lines
     header = kind.header(kept_lines, raw.tz, _near(raw, kept)) if kind.near else kind.header(kept_lines, raw.tz)
     gated = np.zeros(len(lines), dtype=np.bool_)
-    gated[kept] = _gated(kind, kept_lines)
+    gated[kept] = picked
     rich = gated.copy()
     if header.rich is not None:
         rich[kept] |= np.asarray(header.rich.to_numpy(zero_copy_only=False), dtype=np.bool_)
     rich[kept[clean.places]] = True
     return Read(raw, noise, is_noise, kept, header, gated, rich, clean.opened)
-
-
-def _gated(kind: Parser, lines: pa.Array) -> Mask:
-    if kind.gate is None:
-        return np.ones(len(lines), dtype=np.bool_)
-    return np.asarray(pc.match_substring_regex(lines, kind.gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _near(raw: Raw, kept: Indices) -> pa.Array:

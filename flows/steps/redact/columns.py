@@ -38,19 +38,35 @@ class Clean(NamedTuple):
     opened: Mapping[StreamKey, Open | None] = {}
 
 
+def picks(kind: str, gate: str | None, lines: pa.LargeBinaryArray, redaction: Redaction) -> Mask:
+    """Lines of a kind that its own gate (None: any) picks or that may hold a secret, for little more than one of them.
+
+    Looking twice would cost 0.2 µs more for each line that is no noise.
+    """
+    if gate is None or kind in redaction.skip_kinds:
+        return _matches(lines, gate)
+    return _matches(lines, f"(?:{gate})|{line_redactor(redaction.rules).gate}")
+
+
 def redact(
-    raw: Raw, kept: Indices, lines: pa.LargeBinaryArray, redaction: Redaction, opened: Mapping[StreamKey, Open]
+    raw: Raw,
+    kept: Indices,
+    lines: pa.LargeBinaryArray,
+    picked: Mask,
+    redaction: Redaction,
+    opened: Mapping[StreamKey, Open],
 ) -> Clean:
-    """Lines of one kind, those of a stream together; `lines` are those at `kept`. Changes nothing it is given."""
+    """Lines of one kind, those of a stream together; `lines` are those at `kept`; a secret is in those `picked` only.
+
+    Changes nothing it is given.
+    """
     nothing = Clean(raw, lines, np.zeros(0, dtype=np.intp))
     if raw.kind in redaction.skip_kinds or not len(lines):
         return nothing
     redactor = line_redactor(redaction.rules)
-    suspects = (
-        np.arange(len(lines))
-        if raw.kind in WHOLE
-        else np.flatnonzero(pc.match_substring_regex(lines, redactor.gate).to_numpy(zero_copy_only=False))
-    )
+    suspects = np.flatnonzero(picked)
+    if raw.kind not in WHOLE:
+        suspects = suspects[_matches(lines.take(pa.array(suspects)), redactor.gate)]
     if not len(suspects) and not any(key[2].kind == raw.kind for key in opened):
         return nothing
     rows = Rows(raw)
@@ -99,11 +115,18 @@ def with_secrets(lines: pa.LargeBinaryArray, noise: pa.DictionaryArray, redactio
     found = np.zeros(len(lines), dtype=np.bool_)
     if _BAR not in noise.dictionary.to_pylist():
         return found
-    bars = np.flatnonzero(pc.equal(noise, _BAR).fill_null(False))
+    code = noise.dictionary.index(_BAR).as_py()
+    bars = np.flatnonzero(noise.indices.fill_null(-1).to_numpy() == code)
     if len(bars):
         gate = line_redactor(redaction.rules).gate
-        found[bars] = pc.match_substring_regex(lines.take(pa.array(bars)), gate).to_numpy(zero_copy_only=False)
+        found[bars] = _matches(lines.take(pa.array(bars)), gate)
     return found
+
+
+def _matches(lines: pa.LargeBinaryArray, gate: str | None) -> Mask:
+    if gate is None:
+        return np.ones(len(lines), dtype=np.bool_)
+    return np.asarray(pc.match_substring_regex(lines, gate).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def remember(opened: OpenSecrets, changes: Mapping[StreamKey, Open | None]) -> None:

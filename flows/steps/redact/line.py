@@ -33,7 +33,9 @@ class LineRedactor:
         self.names = NameRules(rules.names)
         self._innocent = Innocent(rules.names.literal, rules.names.prose)
         self._shapes = [re.compile(shape.regex.encode(), re.DOTALL) for shape in rules.shapes]
-        self.gate = "(?i)" + "|".join((_KEY_GATE, self.names.gate, *(shape.gate for shape in rules.shapes)))
+        # Arrow compiles it for every batch, so it is short: 0.2 ms.
+        gates = dict.fromkeys((_KEY_GATE, self.names.gate, *(shape.gate for shape in rules.shapes)))
+        self.gate = f"(?i:{'|'.join(gates)})"
         self._gate = re.compile(self.gate.encode())
 
     def may_hold(self, raw: bytes) -> bool:

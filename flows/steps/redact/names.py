@@ -27,7 +27,9 @@ class NameRules:
         tails = "|".join(map(re.escape, names.tails))
         ending = rf"(?:{words})(?:[_.-]?(?:{tails}|[0-9]{{1,3}}))?"
         self.scan = re.compile(rf"(?i)(?P<end>{ending})(?:{_VALUE_OF_NAME}|{_BETWEEN})".encode())
-        self.gate = rf"(?:{ending})(?:[\"'\\\]]{{0,5}}[ \t]{{0,4}}(?:[=:>,]|%3))|(?:-|setenv[ \t])\S*(?:{ending})[ \t]"
+        # No counting here: it would make RE2 slower.
+        last = rf"(?:{words})(?:[_.-]?(?:{tails}|[0-9]+))?"
+        self.gate = rf"{last}[\"'\\\]]*[ \t]*(?:[=:>,]|%3)|(?:-|setenv[ \t])\S*{last}[ \t]"
         self._tail = re.compile(rf"_(?:{tails}|[0-9]{{1,3}})$|[0-9]{{1,3}}$")
         self._secret, self._innocent, self._upper, self._environment = (
             re.compile("|".join(f"(?:{regex})" for regex in some) or "(?!)")
