@@ -63,7 +63,7 @@ def checks(config: Config, own_shards: Sequence[str] | None = None) -> Iterator[
 def require(config: Config, own_shards: Sequence[str] | None = None) -> None:
     """Run all checks before the tier (or the evaluator, with its shard) starts.
 
-    Raises Misconfigured; but a Loki or an Azure that is down stops nothing: what it misses is listed as gaps. Nor does an
+    Raises Misconfigured; but a Loki or Azure that is down stops nothing: what it misses is listed as gaps. Nor does an
     Alertmanager: alerts wait for it.
     """
     for name, check in checks(config, own_shards):
