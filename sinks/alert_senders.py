@@ -28,6 +28,7 @@ MAX_ALERTS = 50_000  # in the table; beyond it the oldest resolved one is forgot
 _AGAIN = frozenset({408, 425, 429})
 _DENIED = frozenset({401, 403, 404, 405})  # the sender is refused, not the alert: a person must act
 _NOW = 0.0
+_CATCH_UP_S = 10.0  # what a restart may take until all that was known before it is known again
 
 Pairs = tuple[tuple[str, str], ...]
 Outcome = Callable[[str, str, int], None]  # replica's URL; sent, failed, rejected or forgotten; number of alerts
@@ -93,8 +94,10 @@ class _Sending(NamedTuple):
 
 
 class Senders:
-    """The table and its threads. `state` is what an earlier run was to tell; all of it is told again at once.
+    """The table and its threads. `state` is what an earlier run was to tell; what it may not have told is told at once.
 
+    What it has told to fire waits a moment: it may have ended, and been told so, after that state was taken. To
+    tell it again before the evaluator has caught up would page once more for an incident that is over.
     An alert that ended before any replica took it is told as firing first, so that an incident during an
     outage of Alertmanager still pages. Rejected alerts become dead letters.
     """
@@ -114,7 +117,9 @@ class Senders:
         self._burials = ThreadPoolExecutor(1, thread_name_prefix="alert-burial")  # its store may be away
         now = time.monotonic()
         self._entries = {told.alert.fingerprint: _Entry(told.alert, told.told, now) for told in state}
-        self._replicas = [_Replica(url, endpoint, dict.fromkeys(self._entries, _NOW)) for url, endpoint in endpoints]
+        later = now + min(pace.resend_s, _CATCH_UP_S)
+        due = {name: later if one.told and one.alert.ends_ms is None else _NOW for name, one in self._entries.items()}
+        self._replicas = [_Replica(url, endpoint, dict(due)) for url, endpoint in endpoints]
         for replica in self._replicas:
             threading.Thread(target=self._work, args=(replica,), name=f"alerts-{replica.url}", daemon=True).start()
 

@@ -21,6 +21,9 @@ from confluent_kafka import Producer
 
 TICK_S = 0.05
 BOOTED_S = 3_600  # how long the nodes have been up
+JOBS = 3  # over all nodes
+FAULTS = ((79, "3b"), (31, "4c"), (48, "3b"), (13, "5d"), (74, "4c"))  # Xid and bus of a node, each for FAULT_S
+FAULT_S = 10
 
 Lines = Callable[[str, "itertools.count[int]"], Iterator[str]]
 
@@ -42,6 +45,8 @@ def training(node: str, number: "itertools.count[int]") -> Iterator[str]:
             n = next(number)
             yield f"{node}:4021:{n} [{gpu % 8}] NCCL INFO Channel {gpu % 32:02d}/0 : 0[0] -> 1[1] via P2P/IPC"
         yield f"step {next(number)} of {node}: loss 2.13, 48112 tokens/s"
+        if _turn(_index(node) % JOBS, 6, JOBS):
+            yield _timed_out(next(number))
         rank = next(number)
         yield f"[rank{rank}]: Traceback (most recent call last):"
         yield f'[rank{rank}]:   File "/app/train.py", line {next(number)}, in <module>'
@@ -107,7 +112,8 @@ def kmsg(node: str, number: "itertools.count[int]") -> Iterator[str]:
         yield head(3, "mlx5_core 0000:4b:00.0 ens5np0: Link down")
         yield f" SUBSYSTEM=pci-{next(number)}"
         yield f" DEVICE=+pci:{node}-{next(number)}"
-        yield head(3, "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.")
+        xid, bus = FAULTS[(int(time.time()) // FAULT_S + _index(node)) % len(FAULTS)]
+        yield head(3, f"NVRM: Xid (PCI:0000:{bus}:00): {xid}, pid={4020 + next(number) % 2}, name=python3, Ch")
 
 
 def dmesg(node: str, number: "itertools.count[int]") -> Iterator[str]:
@@ -118,7 +124,28 @@ def dmesg(node: str, number: "itertools.count[int]") -> Iterator[str]:
 
 def fabric_manager(node: str, number: "itertools.count[int]") -> Iterator[str]:
     while True:
-        yield f"[{time.strftime('%b %d %Y %H:%M:%S')}] [INFO] [tid 4021] link {next(number)} of {node} trained"
+        level, what = ("ERROR", "failed") if _turn(_index(node), 8, 3) else ("INFO", "trained")
+        yield f"[{time.strftime('%b %d %Y %H:%M:%S', time.gmtime())}] [{level}] [tid 4021] link {next(number)} {what}"
+
+
+def _timed_out(number: int) -> str:
+    now = time.time_ns()
+    utc = time.gmtime(now // 10**9)
+    return (
+        f"[rank{number % 8}]:[E{utc.tm_mon}{time.strftime('%d %H:%M:%S', utc)}.{now % 10**9:09d} "
+        f"ProcessGroupNCCL.cpp:632] [Rank {number % 8}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=98, NumelOut=98, Timeout(ms)=600000) "
+        "ran for 600020 milliseconds before timing out."
+    )
+
+
+def _index(node: str) -> int:
+    return int(node[-2:])
+
+
+def _turn(whose: int, seconds: int, of: int) -> bool:
+    """Whether it is the turn of one of `of`; each has one of so many seconds, again and again."""
+    return int(time.time()) // seconds % of == whose % of
 
 
 def _local() -> str:
@@ -150,6 +177,8 @@ def _headers(kind: str, node: str, boot_time: str) -> list[tuple[str, str | byte
         said |= {"namespace": "ml", "pod": f"serve-{node}", "container": "app"}
     else:
         said["path"] = f"/var/log/{kind}-{node}.log"
+    if kind == "training":
+        said["job_id"] = str(70_000 + _index(node) % JOBS)
     return list(said.items())
 
 

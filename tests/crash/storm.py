@@ -80,7 +80,10 @@ class Landing:
 def storm(
     tier: Tier, landing: Landing, arrivals: KeepArrivals, kills: int, seconds: float, chance: random.Random
 ) -> tuple[list[Kill], Drained]:
-    """About `seconds` of kills, every second one aimed between the storing of an object and the commit of its epoch."""
+    """About `seconds` of kills, every second one aimed between the storing of an object and the commit of its epoch.
+
+    Half as often the evaluator is killed as well; those kills are not among the ones returned.
+    """
     done: list[Kill] = []
     drained: Drained | None = None
     slot = seconds / (kills + 2)
@@ -93,6 +96,9 @@ def storm(
         aimed = landing.next_object(_shards(tier, landing, process), _AIM_S) if len(done) % 2 else None
         if tier.kill(process):
             done.append(Kill(process, *(aimed[1:] if aimed else (None, None))))
+            if len(done) % 2:
+                time.sleep(chance.uniform(0.0, 0.3) * slot)
+                tier.kill(tier.evaluator)
     assert drained is not None
     return done, drained
 

@@ -1,4 +1,7 @@
-"""Two tier processes under load are killed again and again; no line is lost, and none is archived twice."""
+"""Two tier processes and the evaluator are killed again and again under load.
+
+No line is lost, none is archived twice, alerts are those of an undisturbed run, and each incident is one page.
+"""
 
 import json
 import random
@@ -6,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +18,7 @@ import pytest
 from flows.demo.loki_apart import BULK
 from flows.demo.loki_receiver import Receiver
 from flows.steps import summaries
+from tests.crash.alerts import RULES, check_alerts, expected, told
 from tests.crash.load import JOB, KERNEL, KINDS, SLURM
 from tests.crash.loki_seen import KeepArrivals
 from tests.crash.storm import Kill, Landing, storm
@@ -28,6 +33,7 @@ from tests.crash.verify import (
     read_archive,
     topic_of_job,
 )
+from tests.services.alertmanager import Alertmanager
 from tests.services.kafka import Kafka
 from tests.services.process import free_ports
 from tests.services.s3 import S3
@@ -40,7 +46,7 @@ EMPTY_PUSH = "422 error at least one valid stream"  # what every start asks Loki
 
 CONFIG = """
 [tier]
-cluster = "gpu-west"
+cluster = "{cluster}"
 shards = {shards}
 processes = {processes}
 
@@ -49,7 +55,16 @@ bootstrap = "{bootstrap}"
 topics = {topics}
 
 [alerts]
+default_rules = false
 partials_topic = "{partials}"
+alerts_topic = "{alerts}"
+group = "{partials}"
+
+[alerts.recovery]
+epoch_s = 1.0
+
+[sinks.alertmanager]
+urls = ["{alertmanager}"]
 
 [sinks.parquet]
 spool = "{home}/spool"
@@ -98,8 +113,11 @@ LONG = Size(rate=50_000, seconds=120, kills=24, epochs=40, patience_s=600)
         pytest.param(LONG, id="long", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
     ],
 )
-def test_kills_lose_no_line_and_archive_none_twice(size: Size, kafka: Kafka, s3: S3, tmp_path: Path) -> None:
+def test_kills_lose_no_line_archive_none_twice_and_page_once(
+    size: Size, kafka: Kafka, s3: S3, alertmanager: Alertmanager, tmp_path: Path
+) -> None:
     needs_real(kafka, "positions and group offsets over kills")
+    needs_real(alertmanager, "notifications")
     seed = time.time_ns() % 1_000_000
     started = time.monotonic()
     names = {JOB: ("job", 8), SLURM: ("slurm", 4), KERNEL: ("kernel", 4)}
@@ -110,20 +128,25 @@ def test_kills_lose_no_line_and_archive_none_twice(size: Size, kafka: Kafka, s3:
     landing = Landing(s3.client(), s3.bucket("crash"), SHARDS)
     arrivals = KeepArrivals()
     ports = free_ports(PROCESSES)
+    cluster, alerts = uuid.uuid4().hex, kafka.topic(stem="crash-alerts")
     with Receiver(limits=BULK, store=arrivals) as receiver:
         config = tmp_path / "tailrace.toml"
         config.write_text(
             CONFIG.format(
+                cluster=cluster,
                 shards=len(SHARDS),
                 processes=PROCESSES,
                 bootstrap=kafka.bootstrap,
                 topics=json.dumps(topics),
                 partials=kafka.topic(2, stem="crash-partials"),
+                alerts=alerts,
+                alertmanager=alertmanager.url,
                 home=tmp_path,
                 bucket=landing.bucket,
                 endpoint=s3.endpoint,
                 loki=receiver.url,
             )
+            + RULES
         )
         keys = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
         with Tier(config, ports, keys, tmp_path) as tier:
@@ -140,13 +163,16 @@ def test_kills_lose_no_line_and_archive_none_twice(size: Size, kafka: Kafka, s3:
             said = json.loads(output)
             wait_for("all is read", lambda: lag(kafka.bootstrap, topics, "tailrace") == 0, size.patience_s, 0.5)
             wait_for("nothing is held", lambda: not any(map(_held, ports)), 30)
-            ends = [tier.drain(number, 60) for number in range(PROCESSES)]
+            wait_for("no alert fires", lambda: not alertmanager.alerts(cluster=cluster), 60)
+            ends = [tier.drain(process.number, 60) for process in tier.all]
         problems = [problem for problem in receiver.problems if not problem.startswith(EMPTY_PUSH)]
-    events = [process.events() for process in tier.processes]
+    events = [process.events() for process in tier.all]
     statuses = [status for process in tier.processes for status in process.statuses]
-    assert ends == [0] * PROCESSES
+    of_evaluator = tier.all[tier.evaluator].statuses
+    assert ends == [0] * (PROCESSES + 1)
     assert drained.status == 0
     assert sorted(statuses) == sorted([-9] * len(kills) + [0] * (PROCESSES + 1)), "a process ended by itself"
+    assert of_evaluator == [-9] * (len(kills) // 2) + [0]
     assert not problems
     assert not [event for of_process in events for event in of_process if event["level"] == "error"]
 
@@ -167,12 +193,14 @@ def test_kills_lose_no_line_and_archive_none_twice(size: Size, kafka: Kafka, s3:
     kept = kept_records(archive)
     of_drained = {place[1] for place in lines if place[1] % len(SHARDS) % PROCESSES == drained.process}
     loki = check_loki(arrivals.entries(), kept, by_kind, range(drained.first, drained.last), of_drained)
-    ledger = check_ledger([_last(of_process, "ended") for of_process in events], count)
+    ledger = check_ledger([_last(of_process, "ended") for of_process in events[:PROCESSES]], count)
+    alerted = check_alerts(expected(cluster, archive), told(kafka.bootstrap, alerts), alertmanager.pages, cluster)
     print(  # noqa: T201 - the figures of the run
         f"\nseed {seed}: {count:,} lines in {said['seconds']} s, {size.rate * size.seconds:,.0f} in the first "
         f"{said['full_s']} s; {len(kills)} SIGKILLs, "
         f"{sum(kill.key is not None for kill in kills)} aimed, {_redone(kills, objects)} of them met an epoch between "
         f"its object and its commit; {len(objects)} objects; Loki {loki.entries:,} entries, {loki.repeats:,} repeats; "
+        f"evaluator killed {len(of_evaluator) - 1} times: {alerted}; "
         f"{time.monotonic() - started:.0f} s in all\n{dict(ledger)}"
     )
     assert _redone(kills, objects) >= 1

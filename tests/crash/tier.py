@@ -1,4 +1,4 @@
-"""The tier under test: processes of `tailrace run` that are killed, drained and started again."""
+"""The tier under test: processes of `tailrace run`, and `tailrace alerts`; killed, drained and started again."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class Process:
 class Tier:
     """Starts a process again as soon as it has ended, unless it is told to stay down. A context manager.
 
-    One process per port; each serves its metrics there.
+    One process per port; each serves its metrics there. The evaluator is one more, number `evaluator`.
     """
 
     def __init__(self, config: Path, ports: Sequence[int], environment: Mapping[str, str], home: Path) -> None:
@@ -69,10 +69,17 @@ class Tier:
             )
             for number, port in enumerate(ports)
         ]
+        self.evaluator = len(self.processes)
+        alone = {"TAILRACE_ALERTS__RECOVERY__DIR": str(home / "recovery-alerts")}
+        command = [str(TAILRACE), "alerts", "--config", str(config)]
+        self.all = [
+            *self.processes,
+            Process(self.evaluator, command, {**os.environ, **environment, **alone}, home / "alerts.log"),
+        ]
         self._watch = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def __enter__(self) -> "Tier":
-        for process in self.processes:
+        for process in self.all:
             process.start()
         self._watch.start()
         return self
@@ -80,7 +87,7 @@ class Tier:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._watch.join()
-        for process in self.processes:
+        for process in self.all:
             if process.running is not None:
                 process.running.kill()
                 process.running.wait()
@@ -88,7 +95,7 @@ class Tier:
     def kill(self, number: int) -> bool:
         """SIGKILL; False when the process was not running."""
         with self._lock:
-            running = self.processes[number].running
+            running = self.all[number].running
             if running is None or running.poll() is not None:
                 return False
             running.send_signal(signal.SIGKILL)
@@ -99,24 +106,24 @@ class Tier:
         """SIGTERM, and the exit status; the process stays down until `revive`."""
         with self._lock:
             self._down.add(number)
-            running = self.processes[number].running
+            running = self.all[number].running
         assert running is not None
         running.terminate()
         status = running.wait(patience_s)
         with self._lock:
-            self.processes[number].statuses.append(status)
-            self.processes[number].running = None
+            self.all[number].statuses.append(status)
+            self.all[number].running = None
         return status
 
     def revive(self, number: int) -> None:
         with self._lock:
-            self.processes[number].start()
+            self.all[number].start()
             self._down.discard(number)
 
     def _supervise(self) -> None:
         while not self._over.wait(_LOOK_S):
             with self._lock:
-                for process in self.processes:
+                for process in self.all:
                     if process.number in self._down or process.running is None:
                         continue
                     status = process.running.poll()

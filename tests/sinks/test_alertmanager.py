@@ -104,6 +104,21 @@ def test_a_restart_goes_on_with_the_same_alert_and_pages_nobody_again(alertmanag
     assert len(alertmanager.pages.of(run=run)) == 1
 
 
+def test_a_restart_does_not_page_again_for_what_ended_after_its_snapshot(alertmanager: Alertmanager, run: str) -> None:
+    needs_real(alertmanager, "notifications")
+    ended = alert(run, ends_ms=START_MS + 60_000)
+    with sending([alertmanager.url], resend_s=25.0) as before:
+        before.part.write_batch([alert(run)])
+        alertmanager.until(lambda: len(alertmanager.pages.of(run=run)) == 1)
+        state = before.part.snapshot()
+        before.part.write_batch([ended])
+        alertmanager.until(lambda: len(alertmanager.pages.of(run=run)) == 2)
+    with sending([alertmanager.url], state, resend_s=25.0) as again:
+        again.part.write_batch([ended])  # as the evaluator finds it once more
+        until(lambda: bool(again.outcomes))
+    assert [status for _, status, _ in alertmanager.pages.of(run=run)] == ["firing", "resolved"]
+
+
 def test_the_start_never_moves_and_the_end_always_lies_ahead_of_the_sending() -> None:
     with AlertmanagerReceiver() as receiver, sending([receiver.url]) as sent:
         sent.part.write_batch([alert()])
