@@ -31,6 +31,7 @@ _VARIABLE = re.compile(
     rb"(?P<name>[A-Za-z_][\w.-]{0,200})(?:=|(?<=\w)[ \t](?=\S))"
 )
 _FUNCTION = re.compile(rb"[A-Za-z_][\w.-]*(?:%%|\(\))?=")
+_BASE64 = re.compile(rb"(?![A-Z_][A-Z0-9_]*=\r?$)[A-Za-z0-9+/]{4,}={1,2}\r?")  # its end, which looks like a name
 _QUOTED = re.compile(rb"\$?(?P<quote>[\"'])")
 
 
@@ -64,7 +65,7 @@ def read_line(redactor: LineRedactor, kind: str, raw: bytes, opened: Open | None
     found |= had
     if begun:
         return Read(line, found, Open("key", _KEY_LINES))
-    goes_on = quote in (b'"', b"'") and kind in _SCRIPTS and _is_assignment(raw)
+    goes_on = kind in _SCRIPTS and _goes_on(line, quote)
     return Read(line, found, Open("value", _VALUE_LINES, quote) if goes_on else None)
 
 
@@ -78,9 +79,10 @@ def read_lines(redactor: LineRedactor, text: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _is_assignment(raw: bytes) -> bool:
-    """Whether an open quote may be meant to go on: `echo 'token="'` leaves none open."""
-    return raw.count(b"'") % 2 != raw.count(b'"') % 2
+def _goes_on(line: bytes, quote: bytes) -> bool:
+    """Whether the shell reads on after a line whose last value is open: after `echo 'token="'` it does not."""
+    other = {b'"': b"'", b"'": b'"'}.get(quote)
+    return other is not None and line[: line.rfind(quote + MARK)].count(other) % 2 == 0
 
 
 def _keys(raw: bytes) -> tuple[bytes, bool, bool]:
@@ -144,7 +146,8 @@ def _variable(redactor: LineRedactor, part: bytes, opened: Open | None) -> Read:
     start = _VARIABLE.match(part)
     if start and not start[0].endswith(b"=") and not (start["shell"] or b"").startswith(b"setenv"):
         start = None
-    if opened and opened.what == "variable" and not start and not _FUNCTION.match(part):
+    goes_on = (not start and not _FUNCTION.match(part)) or _BASE64.fullmatch(part)
+    if opened and opened.what == "variable" and goes_on:
         left = opened.left - 1
         return Read(MARK if part.strip() else part, True, opened._replace(left=left) if left else None)
     if not start or not redactor.names.is_secret_variable(start["name"]):

@@ -50,7 +50,7 @@ class SecretRule(_Model):
         if found.match(b""):
             raise ValueError(f"regex of {self.name} matches nothing at all in every line: let it match something")
         try:
-            pc.match_substring_regex(pa.array([], pa.large_binary()), self.gate or self.regex)
+            pc.match_substring_regex(pa.array([b""], pa.large_binary()), self.gate or self.regex)
         except pa.ArrowInvalid as error:
             raise ValueError(f"rule {self.name} needs a gate that RE2 can read (no look-around): {error}") from error
         return self

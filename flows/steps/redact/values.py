@@ -131,8 +131,9 @@ class Innocent:
             return True
         if _REFERENCE.match(text, value.start) or self._literal.match(text, value.start):
             return True
-        password = b"pass" in name.lower() or b"pwd" in name.lower()
-        if _NUMBER.match(text, value.start) and not password:
+        words = name.lower()
+        password = b"pass" in words or b"pwd" in words
+        if (b"token" in words or b"key" in words) and not password and _NUMBER.match(text, value.start):
             return True
         if not loose:
             return False
