@@ -34,6 +34,7 @@ _TYPED = {
     "Action": "action", "FaultClass": "fault_class", "ExitCode": "exit_code", "Signal": "signal", "Cause": "cause",
     "TimeSource": "ts_source", "Nodes": "nodes", "Flags": "flags",
 }  # fmt: skip
+_RAW_COLUMNS = (*_PLACE, "owned", "appended_at", "ts", "body", "raw", "node", "path")
 COLUMNS = (*_PLACE, "owned", "appended_at", "ts", "body", "raw", "fields", *_TYPED.values())
 
 
@@ -58,10 +59,8 @@ def stream_of(kind: str, profile: Profile, streams: Mapping[str, str]) -> str:
 
 def json_rows(rows: pa.Table, profile: Profile) -> list[Row]:
     """Rows (with COLUMNS) as JSON, in their order. Fields are cut to MAX_FIELD_BYTES at a character's edge."""
-    table = rows.select(COLUMNS).combine_chunks()
-    values: dict[str, list[Any]] = {
-        name: table[name].to_pylist() for name in COLUMNS if table[name].null_count < len(table)
-    }
+    table = rows.select(_RAW_COLUMNS if profile == "raw" else COLUMNS).unify_dictionaries().combine_chunks()
+    values = {name: found for name in table.column_names if (found := _values(table[name].chunk(0))) is not None}
     text = [
         _cut((raw if body is None else body).decode(errors="replace"))
         for raw, body in zip(values["raw"], values.get("body", [None] * len(table)), strict=True)
@@ -75,6 +74,24 @@ def json_rows(rows: pa.Table, profile: Profile) -> list[Row]:
             build(values, text, generated, event), places, values["owned"], strict=True
         )
     ]
+
+
+def _values(column: pa.Array) -> list[Any] | None:
+    """A column as a list, by whole columns where Arrow or NumPy can; None where it says nothing."""
+    if column.null_count == len(column):
+        return None
+    if pa.types.is_dictionary(column.type):
+        words = column.dictionary.to_pylist()
+        if not any(words):
+            return None
+        if column.null_count:
+            return [None if at is None else words[at] for at in column.indices.to_pylist()]
+        return [words[at] for at in column.indices.to_numpy().tolist()]
+    if pa.types.is_nested(column.type) or (pa.types.is_integer(column.type) and column.null_count):
+        return list(column.to_pylist())
+    if pa.types.is_timestamp(column.type):
+        return None  # `_times` reads them
+    return list(column.to_numpy(zero_copy_only=False).tolist())
 
 
 def _raw(values: dict[str, list[Any]], text: list[str], generated: list[str], _event: list[str]) -> list[bytes]:
