@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from flows.steps.redact.blocks import Open, read_line
+from flows.steps.redact.blocks import Open
+from flows.steps.redact.carriers import read
 from flows.steps.redact.line import line_redactor
 from flows.steps.redact.rules import default_rules
 from parsers import clock
@@ -61,7 +62,7 @@ def without_secrets(source: Iterable[Line], kind: str) -> Iterator[Line]:
     redactor = line_redactor(default_rules())
     opened: Open | None = None
     for line in source:
-        raw, found, opened = read_line(redactor, kind, line.raw, opened)
+        raw, found, opened = read(redactor, kind, line.raw, opened)
         yield line._replace(raw=raw, flags=(*line.flags, "redacted")) if found else line
 
 

@@ -90,5 +90,6 @@ INNOCENT: tuple[str, ...] = (
     "slurm_load_jobs error: Protocol authentication error: Invalid credential",
     '{"key": "value", "token_ids": [1, 2], "password": null}',
     "WANDB_API_KEY=",
+    '{"log":"export X_TOKEN=","stream":"stdout"}',
     "API_TOKEN unset, HF_TOKEN is not set",
 )

@@ -1,5 +1,6 @@
 """Secrets leave lines; everything else stays byte for byte."""
 
+import json
 import re
 import string
 import time
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flows.steps.redact.blocks import Open, read_line
+from flows.steps.redact.carriers import read
 from flows.steps.redact.config import RedactionConfig, SecretRule, failures
 from flows.steps.redact.line import line_redactor
 from flows.steps.redact.rules import default_rules, in_words
@@ -75,6 +77,51 @@ def test_the_examples_of_the_default_rules_hold() -> None:
 )
 def test_values_end_where_their_sort_of_file_ends_them(kind: str, text: str, becomes: str) -> None:
     assert stored(kind, text) == becomes
+
+
+LONG = "x" * 50
+CUTS = (
+    ("HF_TO", "KEN=", "Zq7abc def"),
+    ("a HF_TOKEN=Zq7", "abc", "d e"),
+    ('f(password=\\"Zq7', "ab c", 'd\\", x)'),
+    ("Authorization: Bea", "rer Zq7", "abc0123456"),
+    (f"{LONG} --password ", "Zq7abc", "d"),
+)
+
+
+@pytest.mark.parametrize("pieces", CUTS)
+@pytest.mark.parametrize("kind", ["pod", "docker"])
+def test_a_secret_that_a_carrier_cut_is_one(kind: str, pieces: tuple[str, ...]) -> None:
+    def line(text: str, last: bool) -> bytes:
+        if kind == "pod":
+            return f"2025-03-04T05:06:07.1Z stdout {'F' if last else 'P'} {text}".encode()
+        return f'{{"log":"{text}{"@n" if last else ""}","stream":"stdout"}}'.replace("@", "\\").encode()
+
+    opened: Open | None = None
+    got = b""
+    for number, text in enumerate(pieces):
+        clean, _, opened = read(REDACTOR, kind, line(text, number == len(pieces) - 1), opened)
+        got += clean + b"\n"
+    assert opened is None
+    joined = re.sub(rb"^.* [PF] |^\{\"log\":\"|\",\"stream.*$|\n", b"", got, flags=re.MULTILINE).decode()
+    for secret in ("Zq7abc", "abcd", "abc0123456"):
+        assert secret not in joined
+
+
+def test_a_piece_without_a_secret_stays() -> None:
+    opened: Open | None = None
+    for raw in (b"2025-03-04T05:06:07.1Z stdout P tok", b"2025-03-04T05:06:07.1Z stdout F ens/s 5 and more"):
+        clean, found, opened = read(REDACTOR, "pod", raw, opened)
+        assert (clean, found) == (raw, False)
+
+
+def test_the_journal_s_bytes_are_read_as_text() -> None:
+    numbers = ",".join(map(str, b"\x1b[1mMY_SECRET=Zq7abc\nnext"))
+    raw = f'{{"MESSAGE":[{numbers}],"n":[1,2,3],"big":[1,999]}}'.encode()
+    clean, found, _ = read(REDACTOR, "journal", raw)
+    text = bytes(json.loads(clean)["MESSAGE"])
+    assert (text, found) == (b"\x1b[1mMY_SECRET=***\nnext", True)
+    assert clean.endswith(b',"n":[1,2,3],"big":[1,999]}')
 
 
 BODY = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj", "Zm9vYmFy" * 8, "kdJg=="]

@@ -36,7 +36,10 @@ _QUOTED = re.compile(rb"\$?(?P<quote>[\"'])")
 
 
 class Open(NamedTuple):
-    """What goes on: a private `key`, a `value` until its quote, a `variable` until the next; for `left` lines."""
+    """What goes on, for `left` lines: a `key`, a `value` until its quote, a `variable` until the next, a `piece`.
+
+    Of a piece (flows.steps.redact.carriers) `quote` is the end of its text.
+    """
 
     what: str
     left: int
@@ -58,7 +61,7 @@ def read_line(redactor: LineRedactor, kind: str, raw: bytes, opened: Open | None
         return _environment(redactor, raw, opened)
     if opened and opened.what == "key":
         return _key(redactor, kind, raw, opened)
-    if opened:
+    if opened and opened.what == "value":
         return _value(redactor, raw, opened)
     raw, had, begun = _keys(raw)
     line, found, quote = redactor.line(raw, script=kind in _SCRIPTS)

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from flows.batch import Raw
 from flows.steps.columns import Indices
 from flows.steps.reassemble import Mask, Rows, StreamKey
-from flows.steps.redact.blocks import WHOLE, Open, read_line, read_lines
+from flows.steps.redact.blocks import WHOLE, Open, read_lines
+from flows.steps.redact.carriers import GATES, read
 from flows.steps.redact.line import line_redactor
 from flows.steps.redact.rules import Rules, default_rules
 from sinks.base import DeadLetter
@@ -45,7 +46,7 @@ def picks(kind: str, gate: str | None, lines: pa.LargeBinaryArray, redaction: Re
     """
     if gate is None or kind in redaction.skip_kinds:
         return _matches(lines, gate)
-    return _matches(lines, f"(?:{gate})|{line_redactor(redaction.rules).gate}")
+    return _matches(lines, f"(?:{gate})|{_gate(kind, redaction)}")
 
 
 def redact(
@@ -66,7 +67,7 @@ def redact(
     redactor = line_redactor(redaction.rules)
     suspects = np.flatnonzero(picked)
     if raw.kind not in WHOLE:
-        suspects = suspects[_matches(lines.take(pa.array(suspects)), redactor.gate)]
+        suspects = suspects[_matches(lines.take(pa.array(suspects)), _gate(raw.kind, redaction))]
     if not len(suspects) and not any(key[2].kind == raw.kind for key in opened):
         return nothing
     rows = Rows(raw)
@@ -90,7 +91,7 @@ def redact(
                     break
                 place = following
             line = lines[place].as_py()
-            clean, had, state = read_line(redactor, raw.kind, line, state)
+            clean, had, state = read(redactor, raw.kind, line, state)
             if had:
                 found.append(place)
             if clean != line:
@@ -121,6 +122,11 @@ def with_secrets(lines: pa.LargeBinaryArray, noise: pa.DictionaryArray, redactio
         gate = line_redactor(redaction.rules).gate
         found[bars] = _matches(lines.take(pa.array(bars)), gate)
     return found
+
+
+def _gate(kind: str, redaction: Redaction) -> str:
+    own = line_redactor(redaction.rules).gate
+    return f"{own}|{GATES[kind]}" if kind in GATES else own
 
 
 def _matches(lines: pa.LargeBinaryArray, gate: str | None) -> Mask:

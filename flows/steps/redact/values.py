@@ -11,6 +11,8 @@ MARK = b"***"
 
 _OPENING = re.compile(rb"(?:[bfruBFRU]{1,2}|\$)?(?P<quote>\\{0,3}[\"'])")
 _SCHEME = re.compile(rb"(?i)(?:bearer|basic|token|digest)[ \t]{1,4}(?=\S)")
+# The end of a string of JSON in which a name stood without a value: {"log":"TOKEN=","stream":"stdout"}
+_CLOSES = re.compile(rb"\"(?:, ?\"[\w-]|[}\]]+(?:[,\s]|$))")
 _STOP = rb"(?=[\s\"',;&)\]}<>|\\\0]|$)"
 # References to a value that stands elsewhere, and place holders.
 _REFERENCE = re.compile(
@@ -51,6 +53,8 @@ def value_at(text: bytes, start: int, name_start: int, quotes: Quotes) -> Value:
     """The value that starts at `start`: quoted (several pieces as in the shell), else up to a blank."""
     if scheme := _SCHEME.match(text, start):
         start = scheme.end()
+    if quotes.double < name_start and _CLOSES.match(text, start):
+        return Value(start, start)
     opening = _OPENING.match(text, start)
     if not opening:
         return Value(start, _bare_end(text, start, name_start, quotes))
