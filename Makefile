@@ -41,7 +41,7 @@ chaos: setup services ## two minutes at 50,000 lines/s with at least 20 kills; e
 	$(BIN)/python -m pytest tests/crash -m chaos --override-ini "addopts=-ra -s"
 
 latency: setup services ## 50 XIDs during a flood and an outage of Loki: each an alert within 1 s (99th percentile)
-	TAILRACE_LATENCY_ALERTS=50 $(BIN)/python -m pytest tests/latency -s
+	TAILRACE_LATENCY_ALERTS=50 $(BIN)/python -m pytest tests/latency --override-ini "addopts=-ra -s"
 
 reference: setup ## write deploy/configs/REFERENCE.md from the configuration model
 	$(BIN)/python -m flows.reference

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import time
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from prometheus_client import generate_latest
 
 from flows.cluster import Runtime, TierLogic
 from flows.config import validate
+from flows.demo.loki_limits import Limits
 from flows.demo.loki_receiver import Receiver
 from flows.ledger import Accounted, Accounts
 from flows.pipeline import Pipeline
@@ -57,6 +59,60 @@ def test_overflow_is_logged_once_an_epoch_with_its_owner_and_counted(caplog: pyt
         'tailrace_label_demotions_total{label="job_id",owner="namespace=other"} 3.0',
     ]
     assert metric(running, 'tailrace_streams_active{tenant=""}') == ['tailrace_streams_active{tenant=""} 6.0']
+
+
+def test_a_thousand_nodes_and_five_thousand_jobs_stay_within_the_streams_and_lose_no_line(
+    loki_receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every job on three nodes; 4 shards, each with its share of the limit that Loki has as well."""
+    lines, limit = 15_000, Limits().max_global_streams_per_user
+    running = runtime(
+        source={"kafka": {"bootstrap": "127.0.0.1:1", "topics": ["logs.job"]}},
+        tier={"shards": 4},
+        labels={"job_id": 20_000, "streams": limit},
+        sinks={"loki": {"url": loki_receiver.url, "barrier_s": 60.0, "outage_s": 60.0}},
+        alerts={"mode": "off"},
+    )
+    writer = open_writer(DeadLetterConfig())
+    config = running.config.sinks.loki
+    assert config
+    delivered: list[str] = []
+    for shard in range(4):
+        logic, name = TierLogic(running, None), f"{shard:04d}"
+        sink = LokiSink(config, [name], lambda fate, *_: delivered.append(fate), writer).build_part("loki", name, None)
+        mine = [number for number in range(lines) if number % 1_000 % 4 == shard]
+        for epoch in range(3):
+            blocks = [
+                (
+                    block_headers(
+                        "training",
+                        f"gpu-{number % 1_000:04}",
+                        job_id=str(number * 7 % 5_000),
+                        namespace="greedy" if number % 5 else "modest",
+                    ),
+                    [b"loss 2.1"],
+                )
+                for number in mine[epoch::3]
+            ]
+            first = epoch * len(blocks)
+            batches, _ = logic.on_batch([chunk(blocks, first, partition=shard, appended_ms=time.time_ns() // 10**6)])
+            sink.write_batch([batch.delivery for batch in batches])
+            with caplog.at_level(logging.WARNING, "tailrace.cluster"):
+                logic.snapshot()
+            assert sink.snapshot() == ()
+        sink.close()
+    entries = loki_receiver.entries(job="training")
+    assert (len(entries), loki_receiver.problems) == (lines, deque())
+    assert limit // 2 < len(loki_receiver.streams()) <= limit
+    jobs = Counter(entry.metadata.get("job_id") or dict(entry.labels)["job_id"] for entry in entries)
+    assert jobs == dict.fromkeys(map(str, range(5_000)), 3)
+    named = [record.__dict__["records"] for record in caplog.records]
+    assert all(next(iter(records)) == "job_id of namespace=greedy" for records in named)
+    demoted = sum("job_id" in entry.metadata for entry in entries)
+    assert sum(sum(records.values()) for records in named) == demoted
+    worst, other = metric(running, "tailrace_label_demotions_total{")
+    assert worst.startswith('tailrace_label_demotions_total{label="job_id",owner="namespace=greedy"}')
+    assert float(worst.split()[1]) > float(other.split()[1]) > 0
 
 
 def test_the_snapshot_holds_what_the_next_epoch_admits() -> None:

@@ -300,33 +300,6 @@ def test_batches_of_the_pipeline_and_crashes_do_not_change_labels(
         state = pickle.dumps(whole.state())
 
 
-def test_a_thousand_nodes_and_five_thousand_jobs_stay_within_the_streams_and_every_line_arrives() -> None:
-    pipeline = Pipeline(DecodeConfig(), labels=LabelsConfig(job_id=10_000, streams=5_000))
-    streams, records, jobs = set(), 0, set()
-    for epoch in range(4):
-        blocks = [
-            (
-                block_headers("training", f"gpu-{number * 7 % 1000:04}", job_id=str(number % 5000), namespace="ml"),
-                [b"loss 2.1"],
-            )
-            for number in range(epoch * 3_000, (epoch + 1) * 3_000)
-        ]
-        delivery, _ = pipeline.process(chunk(blocks, first_offset=epoch * 3_000, ended=epoch == 3))
-        for part in delivery.parts:
-            streams |= {part.streams[number] for number in part.rows["stream"].to_pylist()}
-            records += len(part.rows)
-            for number in part.rows["stream"].to_pylist():
-                pairs = dict(part.streams[number]) | (dict(part.demoted[number]) if part.demoted else {})
-                jobs.add(pairs["job_id"])
-        over = pipeline.end_epoch()
-    assert records == 12_000
-    assert len(jobs) == 5_000
-    assert len(streams) <= 5_000
-    assert {dict(labels)["node"] for labels in streams} == {f"gpu-{number:04}" for number in range(1000)}
-    assert over.most_common(1)[0][0] == ("job_id", "namespace=ml")
-    assert pipeline.budgets.active[""] <= 5_000
-
-
 def test_a_line_about_many_nodes_is_one_record_of_the_node_that_wrote_it() -> None:
     line = b"[2025-03-04T05:06:07.089] debug:  health check started for ccx-7-3-gpu-[1-3,5-9,11-400]"
     pipeline = Pipeline(DecodeConfig())
