@@ -42,9 +42,10 @@ class LineRedactor:
         return self._gate.search(raw) is not None
 
     def line(self, raw: bytes, script: bool = False) -> Redacted:
-        """The line without its secrets; in a `script` a variable's value is a word, elsewhere the rest of the line."""
-        if not self.may_hold(raw):
-            return Redacted(raw, False)
+        """The line without its secrets; in a `script` a variable's value is a word, elsewhere the rest of the line.
+
+        The gate is not asked: it finds every line that this changes.
+        """
         found, quote = False, b""
         for _ in range(_MAX_PASSES):
             before, shown = raw, False
