@@ -1,7 +1,7 @@
 """`tailrace demo`: a training job dies, and the whole tier finds out why, with nothing else running.
 
-It writes the logs of four nodes, reads them with the real dataflow into a Parquet archive and a Loki receiver in
-this process, checks every number against what it wrote itself, and shows what came out.
+It writes the logs of four nodes, reads them with the real dataflow into a Parquet archive, and into receivers in this
+process that stand for Loki and Alertmanager, checks every number against what it wrote itself, and shows what came out.
 """
 
 import argparse
@@ -21,6 +21,8 @@ from flows import log as own_log
 from flows.cluster import Runtime
 from flows.config import Config, validate
 from flows.demo import screen
+from flows.demo.alertmanager_receiver import AlertmanagerReceiver
+from flows.demo.cascade import CONTROLLER
 from flows.demo.findings import find, problems
 from flows.demo.loki_limits import HOUR, MB, SECOND, Limits
 from flows.demo.loki_receiver import Receiver
@@ -108,13 +110,13 @@ def _play(directory: Path, lines: int, console: Console, plain: bool) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     with (directory / "tailrace.log").open("w", encoding="utf-8") as log_file:
         own_log.setup(stream=log_file)
-        with Receiver(limits=LIMITS, store=Count()) as receiver:
-            runtime = Runtime(_config(directory, receiver.url))
+        with Receiver(limits=LIMITS, store=Count()) as receiver, AlertmanagerReceiver() as pager:
+            runtime = Runtime(_config(directory, receiver.url, pager.url))
             with _progress(console, plain) as progress:
                 seconds = _run(runtime, progress, scene.lines)
     if runtime.drain.is_set():
         raise KeyboardInterrupt
-    findings = find(runtime, receiver, scene, directory / "archive", seconds)
+    findings = find(runtime, receiver, pager, scene, directory / "archive", seconds)
     wrong = problems(findings)
     screen.final(console, findings, wrong, directory)
     if wrong:
@@ -143,15 +145,17 @@ def _run(runtime: Runtime, progress: Progress, lines: int) -> float:
     return time.monotonic() - started
 
 
-def _config(directory: Path, loki: str) -> Config:
-    archive = {"url": str(directory / "archive")}
+def _config(directory: Path, loki: str, alertmanager: str) -> Config:
+    archive, logs = {"url": str(directory / "archive")}, directory / "logs"
+    paths = [str(logs / CONTROLLER), str(logs)]  # the controller's first: it says which job a node has
     return validate(
         {
             "tier": {"cluster": "demo"},
-            "source": {"files": {"paths": [str(directory / "logs")], "node_regex": "([^/]+)/[^/]+$", "tz": "UTC"}},
+            "source": {"files": {"paths": paths, "node_regex": "([^/]+)/[^/]+$", "tz": "UTC"}},
             "sinks": {
                 "parquet": {"storage": archive, "noise": True},
                 "loki": {"url": loki, "barrier_s": 20, "limits": {"max_age_s": _YEARS // SECOND}},
+                "alertmanager": {"urls": [alertmanager], "barrier_s": 20},
             },
             "dead_letter": {"storage": archive},
             "recovery": {"dir": directory / "recovery", "epoch_s": 2},

@@ -1,16 +1,19 @@
 """What came out of the demo's run, read back from the stores, and whether it adds up with what was written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from flows import alert_records
 from flows.cluster import Runtime
+from flows.demo.alertmanager_receiver import AlertmanagerReceiver
 from flows.demo.cascade import BAD_NODE, BAD_PCI
 from flows.demo.loki_receiver import Receiver
 from flows.demo.scene import Scene
@@ -41,6 +44,21 @@ class Xid(NamedTuple):
     action: str
 
 
+class Alarm(NamedTuple):
+    """An alert as it was last recorded in the archive. `first`: its first line, as path@offset:line."""
+
+    rule: str
+    node: str
+    pci: str
+    xid: str
+    faults: int
+    lines: int
+    since: datetime
+    until: datetime | None
+    job_id: str
+    first: str
+
+
 class Chapter(NamedTuple):
     """Alike records of the story: how many, on how many nodes, and the first of them."""
 
@@ -53,7 +71,10 @@ class Chapter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Unit: physical lines, but for `archive_kept` and `receiver_entries`, which count records."""
+    """Unit: physical lines, but for `archive_kept` and `receiver_entries`, which count records.
+
+    `paged`: alerts that Alertmanager was told of.
+    """
 
     written: int
     log_bytes: int
@@ -68,6 +89,8 @@ class Findings:
     receiver_problems: tuple[str, ...]
     xids: tuple[Xid, ...]
     story: tuple[Chapter, ...]
+    alarms: tuple[Alarm, ...]
+    paged: int
 
     @property
     def bad_node(self) -> str | None:
@@ -75,7 +98,9 @@ class Findings:
         return next((xid.node for xid in self.xids if xid.severity == "critical"), None)
 
 
-def find(runtime: Runtime, receiver: Receiver, scene: Scene, archive: Path, seconds: float) -> Findings:
+def find(
+    runtime: Runtime, receiver: Receiver, pager: AlertmanagerReceiver, scene: Scene, archive: Path, seconds: float
+) -> Findings:
     """Read everything back after a run of `seconds`."""
     objects = ds.dataset(archive / LANDING, format="parquet")
     counted = objects.to_table(columns=["owned", "noise"])
@@ -86,6 +111,7 @@ def find(runtime: Runtime, receiver: Receiver, scene: Scene, archive: Path, seco
     in_us = kept["ts"].cast(pa.timestamp("us", "UTC"), safe=False)  # Python's datetime holds no more
     events = kept.set_column(0, "ts", in_us).sort_by("ts").to_pylist()
     xids = tuple(_xid(event) for event in events if event["xid"] is not None)
+    told = objects.to_table(columns=["raw"], filter=ds.field("kind") == alert_records.KIND)["raw"].to_pylist()
     return Findings(
         written=scene.lines,
         log_bytes=sum(file.path.stat().st_size for file in scene.files),
@@ -100,6 +126,8 @@ def find(runtime: Runtime, receiver: Receiver, scene: Scene, archive: Path, seco
         receiver_problems=tuple(receiver.problems),
         xids=xids,
         story=_story(events, xids[0].node if xids else ""),
+        alarms=_alarms(map(orjson.loads, told)),
+        paged=len({tuple(alert["labels"].items()) for _, alerts in pager.posts for alert in alerts}),
     )
 
 
@@ -117,6 +145,7 @@ def problems(found: Findings) -> list[str]:
         ("lines in the archive's files", found.archive_lines, "lines delivered to it", archived),
         ("lines delivered to Loki", pushed, "lines kept", counts["kept"]),
         ("entries the Loki receiver counted", found.receiver_entries, "records kept", found.archive_kept),
+        ("alerts Alertmanager was told of", found.paged, "alerts in the archive", len(found.alarms)),
     ]
     checks += [
         (f"lines without a fate in {name}", sink["difference"], "none allowed", 0) for name, sink in sinks.items()
@@ -139,6 +168,26 @@ def _xid(event: dict[str, Any]) -> Xid:
         event["severity"],
         event["action"],
     )
+
+
+def _alarms(events: Iterable[dict[str, Any]]) -> tuple[Alarm, ...]:
+    """One for each alert, by its first line; what was told when it resolved stands for what was told before."""
+    alarms: dict[tuple[str, int], Alarm] = {}
+    for event in sorted(events, key=lambda event: (event["state"] == "resolved", event["evidence"][0]["ts_ns"])):
+        labels, first = event["labels"], event["evidence"][0]
+        alarms[event["fingerprint"], event["starts_at"]] = Alarm(
+            event["rule"],
+            labels.get("node", ""),
+            labels.get("pci", ""),
+            labels.get("xid", ""),
+            event["count"],
+            event["lines"],
+            datetime.fromtimestamp(event["starts_at"], UTC),
+            datetime.fromtimestamp(event["ends_at"], UTC) if event["state"] == "resolved" else None,
+            event["job_id"],
+            f"{first['topic']}@{first['offset']}:{first['line']}",
+        )
+    return tuple(alarms.values())
 
 
 def _story(events: Sequence[dict[str, Any]], bad_node: str) -> tuple[Chapter, ...]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.demo.cascade import BAD_NODE, JOB, NODES
-from flows.demo.findings import Chapter, Findings, Xid
+from flows.demo.findings import Alarm, Chapter, Findings, Xid
 from flows.demo.flood import WORLD
 from parsers.nccl_noise import RULES
 from sinks.manifest import LANDING
@@ -49,6 +49,8 @@ def final(console: Console, found: Findings, wrong: Sequence[str], directory: Pa
     _show(console, _xids(room, found.xids))
     _heading(console, f"First bad node: {found.bad_node or 'not found'}")
     _show(console, _story(room, found.story, next((xid.ts for xid in found.xids), None)))
+    _heading(console, "What Alertmanager was told")
+    _show(console, _alarms(room, found.alarms, directory / "logs"))
     _section(console, "Where every line went")
     _show(console, _speed(found))
     _heading(console, "Dropped on the way to Loki, by rule (all of it is in the archive)")
@@ -120,6 +122,26 @@ def _story(room: int, story: Sequence[Chapter], lost: datetime | None) -> Table:
         cells = (f"{chapter.ts:%H:%M:%S}", since, where, many + chapter.text)
         rows.append([Text(cell, style) for cell in cells])
     return _table(room, ("UTC", ">from XID", "node", "what it says"), rows, loose=3)
+
+
+def _alarms(room: int, alarms: Sequence[Alarm], logs: Path) -> Table:
+    rows = [
+        (
+            Text(alarm.rule, "bold red" if alarm.rule.endswith("Critical") else ""),
+            alarm.node,
+            alarm.pci,
+            Text(alarm.xid, "bold"),
+            f"{alarm.faults:,}",
+            f"{alarm.lines:,}",
+            f"{alarm.since:%H:%M:%S}",
+            f"{alarm.until:%H:%M:%S}" if alarm.until else "",
+            alarm.job_id,
+            alarm.first.removeprefix(f"{logs}/"),
+        )
+        for alarm in alarms
+    ]
+    headers = ("alert", "node", "GPU", ">XID", ">faults", ">lines", "since", "until", "job", "first line")
+    return _table(room, headers, rows, loose=9)
 
 
 def _since(passed: timedelta) -> str:

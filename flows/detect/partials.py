@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from flows.detect import knowledge
 from flows.detect.episodes import CARRIERS
 from flows.detect.events import MAX_EXCERPT, MAX_NODES, Evidence, Group, Partial, Run
 from flows.detect.fold import BELONGS, TRUSTED
@@ -23,8 +24,9 @@ class Detector:
     """Finds the records that rules count. Holds no state: what it returns depends on the delivery alone."""
 
     def __init__(self, rules: Sequence[Rule], config: DetectConfig, cluster: str = "") -> None:
-        """`cluster`: name for records that carry none."""
-        self._rules, self._config, self._cluster = rules, config, cluster
+        """With `rules` go those of Knowledge, which explain alerts. `cluster`: of records that name none."""
+        self._rules = (*rules, *knowledge.RULES) if rules else ()
+        self._config, self._cluster = config, cluster
         self._by_kind: dict[str, list[tuple[Rule, list[tuple[Match, frozenset[str]]]]]] = {}
 
     def partials(self, delivery: Delivery) -> list[Partial]:

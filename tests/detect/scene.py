@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flows.detect import knowledge
 from flows.detect.evaluator import Evaluator
 from flows.detect.events import AlertEvent, Partial
 from flows.detect.partials import Detector
@@ -23,7 +22,7 @@ class Scene:
     def __init__(self, rules: Sequence[Rule] | None = None, noise: NoiseConfig | None = None) -> None:
         self.rules = default_rules() if rules is None else tuple(rules)
         self._pipeline = Pipeline(DecodeConfig(), "west", noise or NoiseConfig())
-        self.detector = Detector([*self.rules, *knowledge.RULES], DetectConfig(), "west")
+        self.detector = Detector(self.rules, DetectConfig(), "west")
         self.evaluator = Evaluator(self.rules, DetectConfig())
         self.events: list[AlertEvent] = []
         self.partials: list[Partial] = []

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from flows.demo.cascade import BAD_NODE, BAD_PCI
+from flows.demo.cascade import BAD_NODE, BAD_PCI, JOB
 from flows.demo.findings import Findings, Xid, problems
 from flows.demo.scene import LEAST_LINES, write
 from flows.demo.screen import query
@@ -123,6 +123,21 @@ def test_the_screen_names_the_first_bad_node_and_tells_the_story_in_order(shown:
     assert places == sorted(places)
 
 
+def test_the_alerts_name_gpu_job_times_and_the_place_of_their_first_line(shown: tuple[Path, str]) -> None:
+    directory, screen = shown
+    told = screen.split("What Alertmanager was told")[1].split("Where every line went")[0]
+    found = re.findall(
+        r"GpuXidCritical +(\S+) +(\S+) +(\d+) +(\d+) +(\d+) +([\d:]+) +([\d:]+) +(\d+) +(\S+)@0:(\d+)", told
+    )
+    assert [row[:8] for row in found] == [
+        (BAD_NODE, BAD_PCI, "79", "1", "2", "03:20:00", "03:25:00", str(JOB)),
+        (BAD_NODE, BAD_PCI, "154", "1", "1", "03:20:00", "03:25:00", str(JOB)),
+    ]
+    for *_, xid, path, line in [(row[2], *row[8:]) for row in found]:
+        lines = (directory / "tailrace-demo" / "logs" / path).read_text(encoding="utf-8").splitlines()
+        assert f": {xid}, " in lines[int(line)]
+
+
 def test_a_second_demo_replaces_the_first(tmp_path: Path) -> None:
     for _ in range(2):
         done = run(DEMO, tmp_path, "--lines", str(LEAST_LINES), "--dir", "mine")
@@ -205,6 +220,8 @@ SOUND = Findings(
     receiver_problems=(),
     xids=(Xid(datetime(2025, 11, 25, tzinfo=UTC), BAD_NODE, BAD_PCI, 79, "gone", "critical", "reboot_node"),),
     story=(),
+    alarms=(),
+    paged=0,
 )
 
 
@@ -234,6 +251,7 @@ def test_a_sound_run_has_no_problems() -> None:
         (replace(SOUND, archive_lines=99), "lines in the archive's files: 99; lines delivered to it: 100"),
         (replace(SOUND, receiver_entries=17), "entries the Loki receiver counted: 17; records kept: 18"),
         (replace(SOUND, receiver_problems=("429 slow",)), "the Loki receiver says: 429 slow"),
+        (replace(SOUND, paged=1), "alerts Alertmanager was told of: 1; alerts in the archive: 0"),
         (replace(SOUND, xids=()), f"Xid 79 should be in the archive once, on {BAD_NODE} {BAD_PCI}; found: none"),
         (replace(SOUND, xids=SOUND.xids * 2), "Xid 79 should be in the archive once"),
     ],
