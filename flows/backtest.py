@@ -72,7 +72,7 @@ def compare(
     """
     kafka = config.source.kafka
     decode = config.decode.with_kinds(kafka.kinds) if kafka else config.decode
-    pipeline = Pipeline(decode, config.tier.cluster, config.noise, stores_noise=False)
+    pipeline = Pipeline(decode, config.tier.cluster, config.noise, stores_noise=False, kinds=config.all_kinds())
     trials = Trial(config.all_rules(), config), Trial(other, config)
     for chunk in chunks(origin):
         newest = int(chunk.appended_ms.max()) if len(chunk.values) else pipeline.now_ms

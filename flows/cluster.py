@@ -93,6 +93,7 @@ class TierLogic(StatefulBatchLogic[Chunk, Processed, bytes]):
             stores_noise=parquet is not None and parquet.noise,
             redaction=runtime.config.redaction.redaction(),
             background=lambda work: runtime.threads.submit(work).result,
+            kinds=runtime.config.all_kinds(),
         )
         if state is not None:
             self._pipeline.restore(pickle.loads(state))  # noqa: S301 - our own recovery store
@@ -241,7 +242,7 @@ def source(runtime: Runtime, shards: list[str]) -> FixedPartitionedSource[tuple[
 
         return KafkaSource(config.source.kafka, shards, config.tier.shards, runtime.drain, lost)
     assert config.source.files is not None  # noqa: S101 - SourceConfig holds exactly one
-    return FilesSource(config.source.files, runtime.drain)
+    return FilesSource(config.source.files, runtime.drain, config.all_kinds())
 
 
 def _report_difference(sink: str, shard: str, lines: dict[Partition, int]) -> None:

@@ -13,13 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from flows.config_tests import ConfigTest, Setting, TestedRule
 from flows.detect.rules import DetectConfig, Rule, default_rules
-from flows.rule_tests import TestedRule
+from flows.kind_config import KindConfig, check_names, known_kinds, own_names
+from flows.pipeline import Pipeline
 from flows.sources.files import FilesConfig
 from flows.sources.kafka import KafkaConfig
 from flows.steps.decode import DecodeConfig
+from flows.steps.kinds import Kinds
 from flows.steps.label_limits import LabelsConfig
 from flows.steps.noise import NoiseConfig
 from flows.steps.redact.config import RedactionConfig
@@ -137,6 +140,7 @@ class Config(Section):
     tier: TierConfig = Field(default_factory=lambda: TierConfig(), description="Layout and identity.")
     source: SourceConfig = Field(description="Where lines come from.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Forms of messages.")
+    kinds: dict[str, KindConfig] = Field({}, description="Kinds of your own, by name.")
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig(), description="What is dropped.")
     redaction: RedactionConfig = Field(default_factory=lambda: RedactionConfig(), description="What is secret.")
     labels: LabelsConfig = Field(default_factory=lambda: LabelsConfig(), description="Room for labels and streams.")
@@ -144,13 +148,22 @@ class Config(Section):
     rules: tuple[TestedRule, ...] = Field(
         (), description="Alert rules beside the default ones; one of the same name takes the place of the default."
     )
+    tests: tuple[ConfigTest, ...] = Field((), description="Lines, and what becomes of them; see `tailrace check`.")
     sinks: SinksConfig = Field(default_factory=lambda: SinksConfig(), description="Where records go.")
     dead_letter: DeadLetterConfig = Field(default_factory=lambda: DeadLetterConfig(), description="What fits nowhere.")
     recovery: RecoveryConfig = Field(default_factory=lambda: RecoveryConfig(), description="Positions and states.")
     http: HttpConfig = Field(default_factory=lambda: HttpConfig(), description="Metrics and health.")
 
+    @field_validator("kinds")
+    @classmethod
+    def _own_names(cls, kinds: dict[str, KindConfig]) -> dict[str, KindConfig]:
+        check_names(kinds)
+        return kinds
+
     @model_validator(mode="after")
     def _whole_view(self) -> "Config":
+        if self.labels.job < (jobs := len(set(self.all_kinds().jobs.values()))):
+            raise ValueError(f"labels.job must be at least {jobs}: job is what remains of every stream")
         if self.alerts.mode == "inline" and self.tier.processes > 1:
             raise ValueError("alerts.mode inline would see the lines of one process only: use topic")
         if self.alerts.mode == "topic" and self.source.kafka is None:
@@ -169,6 +182,21 @@ class Config(Section):
         if self.alerts.alerts_topic is None:
             return ALERTS_TOPIC if self.alerts_mode() == "topic" else ""
         return self.alerts.alerts_topic
+
+    def all_kinds(self) -> Kinds:
+        """The kinds that are known."""
+        return known_kinds(self.kinds)
+
+    def for_tests(self) -> Setting:
+        """What the tests inside run in."""
+        kinds, redaction = self.all_kinds(), self.redaction.redaction()
+
+        def pipeline() -> Pipeline:
+            return Pipeline(
+                self.decode, self.tier.cluster, self.noise, labels=self.labels, redaction=redaction, kinds=kinds
+            )
+
+        return Setting(pipeline, self.all_rules(), self.alerts.detect, self.tier.cluster)
 
     def all_rules(self) -> tuple[Rule, ...]:
         """The rules that hold."""
@@ -201,7 +229,7 @@ def _read(path: Path) -> dict[str, Any]:
 def validate(values: dict[str, Any], origin: str, named: Mapping[Keys, str] = MappingProxyType({})) -> Config:
     """The model of plain values; errors name `origin`, or what `named` says of the key (environment variables)."""
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(values, context=own_names(values.get("kinds")))
     except ValidationError as error:
         found = [entry for entry in error.errors() if not _beside(entry, error.errors())]
         lines = [f"{_origin(entry, named) or origin}: {_explain(entry)}" for entry in found[:10]]

@@ -7,7 +7,7 @@ read + held before = records' lines + noise by rule + swallowed empty lines + de
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from flows.steps import summaries
 from flows.steps.budgets import Budgets
 from flows.steps.columns import ROWS, Indices, in_order, plain_rows, rich_rows
 from flows.steps.decode import DecodeConfig, decode
+from flows.steps.kinds import BUILT_IN, Kinds
 from flows.steps.label_limits import LabelsConfig
 from flows.steps.labelling import label
 from flows.steps.labels import LabelSets
@@ -28,7 +29,7 @@ from flows.steps.redact.columns import OpenSecrets, Redaction, redact_letters, r
 from flows.steps.summaries import Summaries
 from flows.steps.tally import by_partition, by_rule
 from parsers.header import Header
-from parsers.registry import parser
+from parsers.record import Parser
 from sinks.base import Delivery, Part, Partition
 
 Rows = tuple[pa.Table, Indices]  # rows of LOG, and their places in the batch
@@ -83,6 +84,7 @@ class Pipeline:
     stores_noise: bool = True
     redaction: Redaction = field(default_factory=lambda: Redaction())
     background: "Callable[[Callable[[], Read]], Callable[[], Read]]" = _at_once
+    kinds: Kinds = BUILT_IN
     budgets: Budgets = field(init=False)
     summaries: Summaries = field(init=False)
     counts: Counts = field(default_factory=Counts)
@@ -93,7 +95,8 @@ class Pipeline:
     resumed: dict[Partition, int] = field(default_factory=dict)  # clocks of the snapshot, until the next chunk
 
     def __post_init__(self) -> None:
-        self.budgets = Budgets(self.labels, self.cluster, self.shards)
+        self.budgets = Budgets(self.labels, self.cluster, self.shards, self.kinds)
+        self.streams.kinds = self.kinds
         self.summaries = Summaries(self.noise.summary_s, self.cluster)
 
     def state(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class Pipeline:
         """Take a chunk (or a tick) through all steps; returns what the sinks get and this chunk's counts."""
         counts = Counts()
         held_before = self.streams.held()
-        decoded = decode(chunk, self.decode)
+        decoded = decode(chunk, self.decode, self.kinds)
         delivery = Delivery(dead=redact_letters(decoded.dead, self.redaction))
         for letter in decoded.dead:
             counts.read[letter.topic, letter.partition] += letter.lines
@@ -141,7 +144,7 @@ class Pipeline:
         sizes = [len(raw.rows) for raw in raws]
         largest = sizes.index(max(sizes)) if len(sizes) > 1 else -1
         # A stream is in one of them only, so what they change of `open_secrets` are different keys.
-        known = (self.noise, self.redaction, dict(self.open_secrets))
+        known = (self.noise, self.redaction, dict(self.open_secrets), self.kinds)
         waited = self.background(partial(read, raws[largest], *known)) if largest >= 0 else None
         parts = {place: self._parse(read(raw, *known), counts) for place, raw in enumerate(raws) if place != largest}
         if waited is not None:
@@ -227,7 +230,7 @@ class Pipeline:
         still: list[Finished] = []
         for done in finished:
             if done.plain:
-                _reduce(done)
+                _reduce(done, self.kinds.parser(done.kind))
             dropped = self.noise.drops(done.record.fields.get("noise"), done.envelope)
             (still if dropped else loud).append(done)
             if dropped:
@@ -258,18 +261,18 @@ class Pipeline:
         self.counts.add(counts)
 
 
-def _reduce(done: Finished) -> None:
+def _reduce(done: Finished, parser: Parser) -> None:
     """Leave only what the header of the kind tells of a line; a header with `fields` tells all."""
-    fields, told = done.record.fields, _header_names(done.kind)
+    fields, told = done.record.fields, _header_names(parser)
     if "fields" in told:
         return
     for name in fields.keys() - told:
         del fields[name]
 
 
-@cache
-def _header_names(kind: str) -> frozenset[str]:
-    header = parser(kind).header(pa.array([], pa.large_binary()), None)
+@lru_cache(maxsize=128)
+def _header_names(parser: Parser) -> frozenset[str]:
+    header = parser.header(pa.array([], pa.large_binary()), None)
     return frozenset({"level", "message", *header.columns})
 
 

@@ -39,7 +39,7 @@ def checks(config: Config, own_shards: Sequence[str] | None = None) -> Iterator[
     if kafka:
         yield f"Kafka at {kafka.bootstrap}", lambda: partitions(kafka, kafka.topics)
     if files:
-        yield "files", lambda: FilesSource(files).list_parts()
+        yield "files", lambda: FilesSource(files, kinds=config.all_kinds()).list_parts()
     if parquet:
         archive = ParquetSink(parquet, config.tier.generation, shards, _nobody)
         yield f"archive at {parquet.storage.url}", archive.check

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -37,7 +37,8 @@ def _section(model: type[BaseModel], place: str) -> Iterator[str]:
     for name, info in model.model_fields.items():
         inner = inner_model(info.annotation)
         if inner is not None:
-            yield from _section(inner, f"{place}.{name}".lstrip("."))
+            named = f"{name}.NAME" if get_origin(info.annotation) is dict else name
+            yield from _section(inner, f"{place}.{named}".lstrip("."))
 
 
 def _sentence(model: type[BaseModel]) -> str:

@@ -111,7 +111,15 @@ def _archived(config: Config, arguments: argparse.Namespace) -> int:
         window = Window(arguments.start, arguments.end, _selection(arguments))
         files = [store.local(key, Path(spool) / f"{at}.parquet") for at, key in enumerate(_keys(store, window))]
         progress = Progress(0, "rows")
-        origin = ArchiveSource(files, window, Path(spool), archive.compact.memory_mib, runtime.drain, progress.tell)
+        origin = ArchiveSource(
+            files,
+            window,
+            Path(spool),
+            archive.compact.memory_mib,
+            runtime.drain,
+            progress.tell,
+            config.all_kinds().jobs,
+        )
         progress.of = origin.count()
         if arguments.rules:
             return _diff(runtime.config, arguments, origin, progress)

@@ -20,8 +20,8 @@ from flows import log as own_log
 from flows import recovery
 from flows.cluster import Runtime, build
 from flows.config import Config, load, shown
+from flows.config_tests import failures
 from flows.preflight import checks, require
-from flows.rule_tests import failures
 from flows.serving import serve
 from flows.shutdown import on_signals
 from flows.steps.redact import config as redaction
@@ -40,8 +40,8 @@ _RUN_EXAMPLES = """examples:
   TAILRACE_TIER__PROCESS=1 tailrace run --config tailrace.toml   # the second process of the layout
 """
 _CHECK_EXAMPLES = """examples:
-  tailrace check --config tailrace.toml             # validate, test the rules, then ask every broker and store
-  tailrace check --config tailrace.toml --offline   # validate and test the rules only, for use in CI
+  tailrace check --config tailrace.toml             # validate, run the tests inside, then ask every broker and store
+  tailrace check --config tailrace.toml --offline   # validate and run the tests only, for use in CI
 """
 
 
@@ -128,7 +128,7 @@ def ledger(runtime: Runtime) -> dict[str, object]:
 
 
 def check(argv: Sequence[str]) -> int:
-    """Validate a configuration, run the tests of its rules, and ask everything it names.
+    """Validate a configuration, run the tests inside it, and ask everything it names.
 
     Exit status 0, or 2 with what to change.
     """
@@ -140,7 +140,7 @@ def check(argv: Sequence[str]) -> int:
         config = load(arguments.config)
         if arguments.show:
             sys.stdout.write(json.dumps(shown(config), indent=2) + "\n")
-        if failed := failures(config.rules, config.decode, config.alerts.detect, config.tier.cluster):
+        if failed := failures(config.tests, config.rules, config.for_tests()):
             raise Misconfigured("\n".join(failed))
         if failed := redaction.failures(config.redaction):
             raise Misconfigured("\n".join(failed))
@@ -148,6 +148,8 @@ def check(argv: Sequence[str]) -> int:
             sys.stderr.write(f"ok  {tests} tests of secrets\n")
         if tests := sum(len(rule.tests) for rule in config.rules):
             sys.stderr.write(f"ok  {tests} tests of rules\n")
+        if config.tests:
+            sys.stderr.write(f"ok  {len(config.tests)} tests of lines\n")
         for name, check_one in () if arguments.offline else checks(config):
             started = time.monotonic()
             check_one()

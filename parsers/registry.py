@@ -10,14 +10,14 @@ from parsers.record import Parser
 
 @dataclass(frozen=True)
 class Kind:
-    """`parser` is `module:NAME` of a `Parser`, loaded when first used; `job` is Loki's `job` label.
+    """`parser` is `module:NAME` of a `Parser`, loaded when first used, or one; `job` is Loki's `job` label.
 
     `follows`: a line may belong to the record before it, so the last line of a stream is complete only
     when the next one is seen (or after a while). `age_ms`: how long after its last line (broker's time) the rest
     of a record may come, where that is known to be short; None leaves it to the configuration.
     """
 
-    parser: str
+    parser: str | Parser
     job: str
     follows: bool = False
     age_ms: int | None = None
@@ -61,6 +61,13 @@ PLAIN = Kind("parsers.plain:PLAIN", "other")
 
 @cache
 def parser(kind: str) -> Parser:
-    """The parser of a kind; of an unknown kind the one that keeps lines as `unparsed` records."""
-    module, name = KINDS.get(kind, PLAIN).parser.split(":")
+    """The parser of a kind of tailrace's; of another kind the one that keeps lines as `unparsed` records."""
+    return loaded(KINDS.get(kind, PLAIN))
+
+
+def loaded(kind: Kind) -> Parser:
+    """The parser of an entry."""
+    if isinstance(kind.parser, Parser):
+        return kind.parser
+    module, name = kind.parser.split(":")
     return cast(Parser, getattr(import_module(module), name))

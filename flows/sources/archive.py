@@ -20,7 +20,6 @@ from bytewax.inputs import AbortExecution, FixedPartitionedSource, StatefulSourc
 from flows.batch import Chunk, Headers
 from flows.sources.chunks import now_ms, tick
 from flows.sources.drain import Drain
-from flows.steps.kinds import JOBS
 from flows.steps.selection import Selection
 from parsers import clock
 from parsers.clock import Stamp
@@ -134,6 +133,8 @@ def _merged(first: Headers, more: Headers) -> Headers:
 class ArchiveSource(FixedPartitionedSource[tuple[str, Chunk], bytes]):
     """Chunks of what the files hold, as one shard; the last is `ended`. `read` is told the rows done so far.
 
+    Unless the window selects some, rows of all `kinds` are read: those that stand for lines.
+
     `spool`: directory for what does not fit into `memory_mib`. Raises Misconfigured when a file cannot be read.
     """
 
@@ -145,9 +146,10 @@ class ArchiveSource(FixedPartitionedSource[tuple[str, Chunk], bytes]):
         memory_mib: int,
         drain: Drain,
         read: Callable[[int], None],
+        kinds: Iterable[str],
     ) -> None:
         self._files, self._window, self._spool, self._memory = list(files), window, spool, memory_mib
-        self._drain, self._read = drain, read
+        self._drain, self._read, self._kinds = drain, read, frozenset(kinds)
 
     def list_parts(self) -> list[str]:
         return ["0000"]
@@ -173,7 +175,7 @@ class ArchiveSource(FixedPartitionedSource[tuple[str, Chunk], bytes]):
         import duckdb
 
         window, conditions, values = self._window, ["kind IN (SELECT unnest(?))"], list[Any]()
-        kinds = window.selection.kinds or JOBS
+        kinds = window.selection.kinds or self._kinds
         values += [[str(path) for path in self._files], sorted(kinds)]
         for bound, sign in ((window.start, ">="), (window.end, "<")):
             if bound is not None:

@@ -21,12 +21,12 @@ from typing import IO, NamedTuple
 
 import numpy as np
 from bytewax.inputs import AbortExecution, FixedPartitionedSource, StatefulSourcePartition
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from flows.batch import Chunk, Headers
 from flows.sources.chunks import about_lines, now_ms, tick
 from flows.sources.drain import Drain
-from flows.steps.kinds import JOBS, kind_of_path
+from flows.steps.kinds import BUILT_IN, Kinds, require_kind
 from parsers.clock import zone
 from sinks.errors import Misconfigured
 
@@ -59,9 +59,9 @@ class FilesConfig(BaseModel):
 
     @field_validator("kind")
     @classmethod
-    def _known_kind(cls, kind: str | None) -> str | None:
-        if kind is not None and kind not in JOBS:
-            raise ValueError(f"unknown kind {kind}; kinds are {', '.join(sorted(JOBS))}")
+    def _known_kind(cls, kind: str | None, info: ValidationInfo) -> str | None:
+        if kind is not None:
+            require_kind(kind, info)
         return kind
 
     @field_validator("tz")
@@ -94,11 +94,11 @@ class FilesSource(FixedPartitionedSource[tuple[str, Chunk], Position]):
     Raises Misconfigured when there is no such file, it cannot be read, or its kind is not known.
     """
 
-    def __init__(self, config: FilesConfig, drain: Drain | None = None) -> None:
-        self._config, self._drain = config, drain or Drain()
+    def __init__(self, config: FilesConfig, drain: Drain | None = None, kinds: Kinds = BUILT_IN) -> None:
+        self._config, self._drain, self._kinds = config, drain or Drain(), kinds
         self._files = list(dict.fromkeys(found for given in config.paths for found in _find(given)))
         for path in self._files:
-            _headers(path, config)
+            _headers(path, config, kinds)
             if path != STDIN and not os.access(path, os.R_OK):
                 raise Misconfigured(f"cannot read {path}; change its permissions, or leave it out of paths")
 
@@ -106,14 +106,16 @@ class FilesSource(FixedPartitionedSource[tuple[str, Chunk], Position]):
         return [_SHARD]
 
     def build_part(self, step_id: str, for_part: str, resume_state: Position | None) -> "FilesPart":  # noqa: ARG002
-        return FilesPart(self._files, self._config, resume_state, self._drain)
+        return FilesPart(self._files, self._config, resume_state, self._drain, self._kinds)
 
 
 class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
     """All files, one after the other."""
 
-    def __init__(self, files: list[str], config: FilesConfig, resume: Position | None, drain: Drain) -> None:
-        self._config, self._drain = config, drain
+    def __init__(
+        self, files: list[str], config: FilesConfig, resume: Position | None, drain: Drain, kinds: Kinds
+    ) -> None:
+        self._config, self._drain, self._kinds = config, drain, kinds
         self._position = resume or Position(files[0], 0)
         start = files.index(self._position.path) if self._position.path in files else 0
         if resume and files[start] != resume.path:
@@ -204,7 +206,7 @@ class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
         path = self._files[0]
         done = self._position.done if path == self._position.path else 0
         self._position = Position(path, done)
-        self._reader = _Reader(path, done, self._config)
+        self._reader = _Reader(path, done, self._config, self._kinds)
         return self._reader
 
     def _next_file(self, reader: "_Reader") -> None:
@@ -218,7 +220,7 @@ class FilesPart(StatefulSourcePartition[tuple[str, Chunk], Position]):
 class _Reader:
     """Blocks of whole lines of one file; holds at most one block and one line."""
 
-    def __init__(self, path: str, done: int, config: FilesConfig) -> None:
+    def __init__(self, path: str, done: int, config: FilesConfig, kinds: Kinds) -> None:
         self.path, self.cut = path, 0
         self._limit = config.max_line_bytes
         self._file: IO[bytes] = open(  # noqa: SIM115 - closed by close()
@@ -229,7 +231,7 @@ class _Reader:
         if done and self._regular:
             self._file.seek(done)
         self.changed_ms = status.st_mtime_ns // 1_000_000 if self._regular else now_ms()
-        self.headers = _headers(path, config)
+        self.headers = _headers(path, config, kinds)
         if self._regular:
             self.headers += (("mtime", b"%d" % status.st_mtime_ns),)
         self._rest = b""
@@ -281,11 +283,11 @@ def _is_log(relative: Path, file: Path) -> bool:
     return not hidden and not file.name.endswith(_PACKED) and file.is_file()
 
 
-def _headers(path: str, config: FilesConfig) -> Headers:
-    kind = config.kind or (None if path == STDIN else kind_of_path(path))
+def _headers(path: str, config: FilesConfig, kinds: Kinds) -> Headers:
+    kind = config.kind or (None if path == STDIN else kinds.of_path(path))
     if kind is None:
         what = "standard input" if path == STDIN else f"the name of {path}"
-        raise Misconfigured(f"{what} does not tell the kind of log; set kind to one of {', '.join(sorted(JOBS))}")
+        raise Misconfigured(f"{what} does not tell the kind of log; set kind to one of {', '.join(sorted(kinds.jobs))}")
     node = config.node
     if config.node_regex and (found := re.search(config.node_regex, path)):
         node = found[1]

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from bytewax.inputs import FixedPartitionedSource
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from flows.batch import Chunk
 from flows.sources.broker import START_S, BrokerConfig, connect, partitions, unreachable
 from flows.sources.drain import Drain
 from flows.sources.kafka_part import KafkaPart, Limits, Lost, Positions
 from flows.sources.trouble import Trouble
-from flows.steps.kinds import JOBS
+from flows.steps.kinds import require_kind
 from sinks.errors import Misconfigured
 
 log = logging.getLogger("tailrace.kafka")
@@ -65,10 +65,9 @@ class KafkaConfig(BrokerConfig):
 
     @field_validator("topics")
     @classmethod
-    def _known_kinds(cls, topics: list[str] | dict[str, str]) -> list[str] | dict[str, str]:
-        for topic in topics:
-            if isinstance(topics, dict) and topics[topic] not in JOBS:
-                raise ValueError(f"{topic}: unknown kind {topics[topic]}; kinds are {', '.join(sorted(JOBS))}")
+    def _known_kinds(cls, topics: list[str] | dict[str, str], info: ValidationInfo) -> list[str] | dict[str, str]:
+        for kind in topics.values() if isinstance(topics, dict) else ():
+            require_kind(kind, info)
         return topics
 
     @property

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from flows.steps.kinds import JOBS
+from flows.steps.kinds import BUILT_IN, Kinds
 from flows.steps.label_limits import LEVELS, LabelsConfig
 from flows.steps.labels import LABELS, Labelled, label_pairs
 from sinks.base import Partition
@@ -132,7 +132,7 @@ class Memory:
 class Budgets:
     """The budgets of one shard, which has its share of each limit."""
 
-    def __init__(self, config: LabelsConfig, cluster: str = "", shards: int = 1) -> None:
+    def __init__(self, config: LabelsConfig, cluster: str = "", shards: int = 1, kinds: Kinds = BUILT_IN) -> None:
         self._cluster = cluster
         limits: dict[str, int] = config.model_dump()
         self._tenants = limits.pop("tenants")
@@ -141,7 +141,7 @@ class Budgets:
         self._limits["job"] = config.job  # a closed list, the same in every shard
         streams = self._limits["streams"]
         self._with_priority, self._complete = streams // 2, streams * 3 // 4
-        self._reduced = streams - min(len(set(JOBS.values())), streams // 8)
+        self._reduced = streams - min(len(set(kinds.jobs.values())), streams // 8)
         self._memory = Memory()
         self._start_epoch()
 

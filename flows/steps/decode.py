@@ -9,21 +9,21 @@ Reasons for dead letters: `bad_version` (header `v` is not 1), `bad_envelope` (t
 the value is none), `too_large` (more bytes or lines than configured).
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from flows.batch import Chunk, Decoded, Raw
 from flows.steps.envelopes import unwrap
-from flows.steps.kinds import JOBS, JSON_LINES
+from flows.steps.kinds import BUILT_IN, JSON_LINES, Kinds, require_kind
 from flows.steps.lines import Ints, Place, Rows, gathered, merged, split, whole
 from flows.steps.origins import STABLE, Group, Labels, Origin, read_origin, read_time
+from flows.steps.zones import Zone, zone_of
 from parsers.clock import Times, zone
 from parsers.record import Stream
 from parsers.schema import RAW
@@ -53,16 +53,15 @@ class DecodeConfig(BaseModel):
         default_factory=dict, description="Kind by topic, of messages that name none themselves."
     )
     tz: str | None = Field(None, description="Zone (IANA name) of local times in lines, unless a message names one.")
+    zones: tuple[Zone, ...] = Field((), description="Zones by kind and node, before `tz`; the first that fits holds.")
     max_message_bytes: int = Field(8 << 20, ge=1024, description="A longer value becomes a dead letter.")
     max_message_lines: int = Field(200_000, ge=1, description="A block of more lines becomes a dead letter.")
 
     @field_validator("kinds")
     @classmethod
-    def _known_kinds(cls, kinds: dict[str, str]) -> dict[str, str]:
-        for topic, kind in kinds.items():
-            if kind not in JOBS:
-                nearest = difflib.get_close_matches(kind, JOBS, n=1) or sorted(JOBS)
-                raise ValueError(f"{topic}: unknown kind {kind}; did you mean {', '.join(nearest)}?")
+    def _known_kinds(cls, kinds: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        for kind in kinds.values():
+            require_kind(kind, info)
         return kinds
 
     @field_validator("tz")
@@ -74,25 +73,31 @@ class DecodeConfig(BaseModel):
         """With further kinds by topic, such as those of the source; kinds set here win."""
         return self.model_copy(update={"kinds": {**kinds, **self.kinds}})
 
+    def zone_of(self, kinds: Kinds, kind: str, node: str) -> str | None:
+        """The zone of local times in lines of a kind and a node, where their message names none."""
+        own = kinds.own[kind].tz if kind in kinds.own else None
+        return zone_of(self.zones, kind, node) or own or self.tz
+
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
 
-def decode(chunk: Chunk, config: DecodeConfig) -> Decoded:
+def decode(chunk: Chunk, config: DecodeConfig, kinds: Kinds = BUILT_IN) -> Decoded:
     """All lines of a chunk; within a Raw in the order of message and line. Never raises on any bytes."""
-    return _decoder(config).decode(chunk)
+    return _decoder(config, kinds).decode(chunk)
 
 
 @lru_cache(maxsize=16)
-def _decoder(config: DecodeConfig) -> "Decoder":
-    return Decoder(config)
+def _decoder(config: DecodeConfig, kinds: Kinds) -> "Decoder":
+    return Decoder(config, kinds)
 
 
 class Decoder:
     """Decodes chunks; remembers only the origins it has met, which changes no result."""
 
-    def __init__(self, config: DecodeConfig) -> None:
-        self._config = config
+    def __init__(self, config: DecodeConfig, kinds: Kinds) -> None:
+        self._config, self._kinds = config, kinds
+        self._tz_of = partial(config.zone_of, kinds)
         self._ids: dict[tuple[str, bytes | None, Labels], int] = {}
         self._origins: list[Origin] = []
         self._groups: dict[Group, int] = {}
@@ -155,7 +160,7 @@ class Decoder:
         if number is not None:
             return number
         number = len(self._origins)
-        origin = read_origin(headers, key, self._config.kinds.get(topic), self._config.tz)
+        origin = read_origin(headers, key, self._config.kinds.get(topic), self._tz_of, self._kinds)
         self._ids[identity] = number
         self._origins.append(origin)
         if number == len(self._form):
@@ -193,7 +198,7 @@ class Decoder:
             perhaps = perhaps[first == _BRACE]
         places: dict[int, list[Place]] = {}
         for at in sorted((*np.flatnonzero(certain).tolist(), *perhaps.tolist())):
-            pieces = unwrap(state.values[at], bool(certain[at]))
+            pieces = unwrap(state.values[at], bool(certain[at]), self._kinds)
             if pieces is None:
                 if certain[at]:
                     state.bury(at, "bad_envelope", "no JSON object with a line in it; see decode.forms")

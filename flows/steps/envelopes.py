@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from flows.steps.kinds import JOBS, kind_of_path
+from flows.steps.kinds import BUILT_IN, Kinds
 from parsers.clock import Stamp, from_number, parse_rfc3339, text
 
 Labels = tuple[tuple[str, bytes], ...]
@@ -78,7 +78,7 @@ _OTLP_KUBERNETES = {
 }
 
 
-def unwrap(value: bytes, certain: bool) -> list[Piece] | None:
+def unwrap(value: bytes, certain: bool, kinds: Kinds = BUILT_IN) -> list[Piece] | None:
     """The lines of an envelope, or None when `value` is none.
 
     With `certain` any JSON object that has a text in a line field is one. Without it only an object with
@@ -90,13 +90,13 @@ def unwrap(value: bytes, certain: bool) -> list[Piece] | None:
         return None
     if isinstance(whole.get("resourceLogs"), list):
         try:
-            return list(_otlp(whole["resourceLogs"]))
+            return list(_otlp(whole["resourceLogs"], kinds))
         except RecursionError:
             return None
     piece = _special(whole, value.rstrip(b"\r\n"))
-    if piece is None and (certain or _by_forwarder(whole)):
+    if piece is None and (certain or _by_forwarder(whole, kinds)):
         line = next((found for name in _LINE if isinstance(found := whole.get(name), str)), None)
-        piece = None if line is None else _piece(whole, line)
+        piece = None if line is None else _piece(whole, line, kinds)
     return None if piece is None else [piece]
 
 
@@ -112,7 +112,7 @@ def _load(value: bytes) -> dict[str, Any] | None:
     return whole if isinstance(whole, dict) else None
 
 
-def _by_forwarder(whole: Mapping[str, Any]) -> bool:
+def _by_forwarder(whole: Mapping[str, Any], kinds: Kinds) -> bool:
     if "_v" in whole or isinstance(whole.get("source_type"), str) or _kubernetes(whole):
         return True
     if "@timestamp" in whole and isinstance(whole.get("log"), str):
@@ -120,7 +120,7 @@ def _by_forwarder(whole: Mapping[str, Any]) -> bool:
     if (path := _path(whole)) is not None and path.startswith("/"):
         return any(name in whole for name in _PLACED)
     return any(isinstance(whole.get(name), str) for name in _NODE) and (
-        _kind(whole) is not None or any(name in whole for name in _SYSLOG)
+        _kind(whole, kinds) is not None or any(name in whole for name in _SYSLOG)
     )
 
 
@@ -167,23 +167,21 @@ def _journal(whole: Mapping[str, Any], value: bytes) -> Piece:
     return Piece(value, _labels(whole, "journal"), time_ns)
 
 
-def _piece(whole: Mapping[str, Any], line: str) -> Piece:
-    kind = next(
-        (named for name in ("kind", "src") if isinstance(named := whole.get(name), str) and named in JOBS), None
-    )
+def _piece(whole: Mapping[str, Any], line: str, kinds: Kinds) -> Piece:
+    kind = _kind(whole, kinds)
     path = _path(whole)
     in_pod = _kubernetes(whole) is not None or kind == "pod"
     if not in_pod and kind is None and path is not None:
-        in_pod = kind_of_path(path) == "pod"
+        in_pod = kinds.of_path(path) == "pod"
     line = line.removesuffix("\n")
     if in_pod and not _CRI.match(line):
         line = _cri(whole, line)
     return Piece(_bytes(line), _labels(whole, kind or ("pod" if in_pod else None)), _time(whole))
 
 
-def _kind(whole: Mapping[str, Any]) -> str | None:
+def _kind(whole: Mapping[str, Any], kinds: Kinds) -> str | None:
     named = (whole.get(name) for name in ("kind", "src"))
-    return next((kind for kind in named if isinstance(kind, str) and kind in JOBS), None)
+    return next((kind for kind in named if isinstance(kind, str) and kind in kinds.jobs), None)
 
 
 def _cri(whole: Mapping[str, Any], line: str) -> str:
@@ -248,7 +246,7 @@ def _bytes(value: str) -> bytes:
         return value.encode(errors="replace")
 
 
-def _otlp(resources: list[Any]) -> Iterator[Piece]:
+def _otlp(resources: list[Any], kinds: Kinds) -> Iterator[Piece]:
     for resource in _objects(resources):
         origin = _attributes(resource.get("resource"))
         for scope in _objects(resource.get("scopeLogs")):
@@ -259,7 +257,7 @@ def _otlp(resources: list[Any]) -> Iterator[Piece]:
                 body = _any(record.get("body"))
                 line = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
                 special = _special(whole | body, _bytes(line)) if isinstance(body, dict) else None
-                yield special or _piece(whole, line)
+                yield special or _piece(whole, line, kinds)
 
 
 def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from parsers.nccl_noise import RULES
 from parsers.schema import ENVELOPE
@@ -49,10 +49,11 @@ class NoiseConfig(BaseModel):
 
     @field_validator("keep")
     @classmethod
-    def _known_rules(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
+    def _known_rules(cls, keep: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known = (*NOISE_IDS, *(info.context or {}).get("noise", ()))
         for rule in keep:
-            if rule not in NOISE_IDS:
-                raise ValueError(f"unknown noise rule {rule}; rules are {', '.join(NOISE_IDS)}")
+            if rule not in known:
+                raise ValueError(f"unknown noise rule {rule}; rules are {', '.join(known)}")
         return keep
 
     @field_validator("exempt")

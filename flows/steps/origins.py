@@ -7,11 +7,11 @@ no part of a set. Other headers are not looked at here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flows.steps.kinds import JOBS, UNKNOWN, kind_of_path
+from flows.steps.kinds import BUILT_IN, UNKNOWN, Kinds
 from parsers.clock import Stamp, Times, from_number, parse_rfc3339, zone
 from parsers.record import Stream
 from parsers.schema import ENVELOPE
@@ -49,25 +49,33 @@ class Origin:
     version: bytes | None
 
 
-def read_origin(headers: Labels, key: bytes | None, default_kind: str | None, default_tz: str | None) -> Origin:
+def read_origin(
+    headers: Labels,
+    key: bytes | None,
+    default_kind: str | None,
+    tz_of: Callable[[str, str], str | None],
+    kinds: Kinds = BUILT_IN,
+) -> Origin:
     """The origin of messages with these headers and this key. Never raises.
 
     kind: header, else the topic's, else what the path tells, else `unknown`. node: header, else the key
-    where it looks like a name.
+    where it looks like a name. Zone: header, else what `tz_of` says of kind and node.
     """
     said = {name: _clean(value) for name, value in headers if isinstance(value, bytes)}
     if (path := said.get("path")) is not None:
         for pattern in _POD_PATHS:
             if found := pattern.search(path):
                 said = found.groupdict() | said
-    kind = said.get("kind") or default_kind or kind_of_path(path or "") or UNKNOWN
-    if kind not in JOBS:
+    kind = said.get("kind") or default_kind or kinds.of_path(path or "") or UNKNOWN
+    if kind not in kinds.jobs:
         kind = UNKNOWN
     if not said.get("node") and key is not None and _TEXT_KEY.fullmatch(key):
         said["node"] = key.decode()
-    said["job"] = JOBS[kind]
+    if kind in kinds.own:
+        said = dict(kinds.own[kind].labels) | {name: value for name, value in said.items() if value}
+    said["job"] = kinds.jobs[kind]
     said["owner_job"] = said.get("job_id", "")
-    tz = _zone(said.get("tz")) or default_tz
+    tz = _zone(said.get("tz")) or tz_of(kind, said.get("node", ""))
     said["tz"] = tz or ""
     boot = read_time(said.get("boot_time", ""))
     stream = Stream(

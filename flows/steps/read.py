@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from flows.batch import Raw
 from flows.steps.columns import Indices
+from flows.steps.kinds import BUILT_IN, Kinds
 from flows.steps.noise import NoiseConfig
 from flows.steps.reassemble import Mask, StreamKey
 from flows.steps.redact.blocks import Open
 from flows.steps.redact.columns import Redaction, picks, redact, with_secrets
 from parsers.header import Header
-from parsers.registry import parser
 
 _NO_NOISE = pa.dictionary(pa.int8(), pa.string())
 
@@ -41,9 +41,15 @@ class Read(NamedTuple):
     opened: Mapping[StreamKey, Open | None]
 
 
-def read(raw: Raw, noise_config: NoiseConfig, redaction: Redaction, opened: Mapping[StreamKey, Open]) -> Read:
+def read(
+    raw: Raw,
+    noise_config: NoiseConfig,
+    redaction: Redaction,
+    opened: Mapping[StreamKey, Open],
+    kinds: Kinds = BUILT_IN,
+) -> Read:
     """Read all lines of `raw` by columns; `opened` are secrets that go on. Changes nothing it is given."""
-    kind = parser(raw.kind)
+    kind = kinds.parser(raw.kind)
     raw = _by_stream(raw)
     lines = raw.rows["raw"].combine_chunks()
     noise = kind.noise(lines) if kind.noise else pa.nulls(len(lines), _NO_NOISE)

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from flows.batch import Raw
+from flows.steps.kinds import BUILT_IN, Kinds
 from flows.steps.labels import Labelled
 from parsers.clock import Stamp
 from parsers.record import Line, Record, Ref, Stream, StreamParser
-from parsers.registry import KINDS, parser
 from parsers.schema import ENVELOPE
 
 ENVELOPE_NAMES = ENVELOPE.names
@@ -100,6 +100,7 @@ class Reassembler:
     max_age_ms: int = 2_000
     max_streams: int = 20_000
     max_bytes: int = 64 << 20
+    kinds: Kinds = BUILT_IN
     streams: "OrderedDict[StreamKey, Open]" = field(default_factory=OrderedDict)
     evicted: int = 0
     swallowed: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -126,7 +127,7 @@ class Reassembler:
         rows = Rows(raw)
         starts, stops = rows.runs()
         picked = rich.copy()
-        if raw.kind in KINDS and KINDS[raw.kind].follows:
+        if self.kinds.get(raw.kind).follows:
             picked[stops - 1] = True
         wanted = np.flatnonzero(picked)
         firsts, lasts = np.searchsorted(wanted, starts), np.searchsorted(wanted, stops)
@@ -140,7 +141,7 @@ class Reassembler:
             if opened is None:
                 if first == last:
                     continue
-                opened = Open(parser(raw.kind).stream(key[2]), *key[:2], rows.appended(start))
+                opened = Open(self.kinds.parser(raw.kind).stream(key[2]), *key[:2], rows.appended(start))
             self._feed_run(
                 key, opened, rows, (start, int(stops[run])), wanted[first:last], gated, rich, taken, finished
             )
@@ -191,7 +192,7 @@ class Reassembler:
     ) -> None:
         # In kinds whose lines follow one another, header marks every continuation as rich: any other line
         # starts a record of its own, so that what is held is complete.
-        follows = key[2].kind in KINDS and KINDS[key[2].kind].follows
+        follows = self.kinds.get(key[2].kind).follows
         age_ms = self._age_ms(key)
         queue = iter(wanted.tolist())
         following = next(queue, None)
@@ -257,8 +258,8 @@ class Reassembler:
             self.streams.pop(key, None)
 
     def _age_ms(self, key: StreamKey) -> int:
-        kind = KINDS.get(key[2].kind)
-        return self.max_age_ms if kind is None or kind.age_ms is None else min(kind.age_ms, self.max_age_ms)
+        age_ms = self.kinds.get(key[2].kind).age_ms
+        return self.max_age_ms if age_ms is None else min(age_ms, self.max_age_ms)
 
     def _patience_ms(self, key: StreamKey) -> int:
         age_ms = self._age_ms(key)

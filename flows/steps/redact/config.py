@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from flows.steps.kinds import JOBS
+from flows.steps.kinds import require_kind
 from flows.steps.redact.blocks import WHOLE
 from flows.steps.redact.carriers import read
 from flows.steps.redact.columns import Redaction
@@ -77,10 +77,9 @@ class RedactionConfig(_Model):
 
     @field_validator("skip_kinds")
     @classmethod
-    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    def _known_kinds(cls, kinds: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for kind in kinds:
-            if kind not in JOBS:
-                raise ValueError(f"unknown kind {kind}; kinds are {', '.join(sorted(JOBS))}")
+            require_kind(kind, info)
         return kinds
 
     @field_validator("names", "innocent_names")
