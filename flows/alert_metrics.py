@@ -141,6 +141,6 @@ class _Evaluated(Collector):
         yield from (firing, groups, late, forgotten)
         yield CounterMetricFamily(
             "tailrace_evaluator_repeated",
-            "Records that were counted before, after a restart.",
+            "Records that were counted before: after a restart, or found by two processes.",
             value=seen.repeated - began.repeated,
         )

@@ -89,7 +89,13 @@ class Rule(Match):
     )
     fold_s: int = Field(1, ge=0, le=60, description="Seconds between lines of one fault.")
     window_s: int = Field(300, ge=1, le=86_400, description="Width of the sliding window.")
-    threshold: int = Field(0, ge=0, description="More than this many in the window are an alert.")
+    threshold: int = Field(
+        0,
+        ge=0,
+        description="More than this many lines in the window are an alert, as they were written: `message repeated 3 "
+        "times` is three, what only accompanies a fault is none, and where kernel lines come several ways (kmsg, "
+        "syslog) those of the way that brings most count.",
+    )
     for_s: int = Field(0, ge=0, le=86_400, description="How long that must last.")
     severity: str = Field("warning", min_length=1, description="The label `severity`.")
     labels: dict[str, str] = Field({}, description="Further labels; {placeholders} of group_by.")

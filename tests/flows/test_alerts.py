@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import tomllib
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.services.process import free_port
 from tests.services.table import needs_real
 
 XID_79 = "NVRM: Xid (PCI:0000:{pci}:00): 79, pid=1234, name=python, GPU has fallen off the bus."
+PAGER = Path(__file__).parents[2] / "deploy" / "configs" / "pager.toml"
 LOG_APPEND = {"message_timestamp_type": "LogAppendTime"}
 # A rule that resolves while a test waits; the default one does after five minutes.
 QUICK_RULE = {
@@ -202,6 +204,39 @@ def test_the_evaluator_of_its_own_joins_what_two_processes_saw(
     assert {one["topic"] for one in told} == {topic}
     kept = [row for row in rows(tmp_path / "archive", "landing") if row["kind"] == "alert"]
     assert len({(row["offset"], row["line"], row["part"]) for row in kept}) == 9
+
+
+def test_a_tier_that_waits_for_its_archive_delays_no_alert_of_one_without_stores(
+    tmp_path: Path, kafka: Kafka, alertmanager: Alertmanager
+) -> None:
+    """Both read the kernel's lines; what the second finds is a repeat, whichever of them it is."""
+    needs_real(kafka, "log append time")
+    needs_real(alertmanager, "its API")
+    topic, partials = kafka.topic(**LOG_APPEND), kafka.topic()
+    alerts = {"partials_topic": partials, "alerts_topic": ""}
+    archiving = values(kafka, topic, alerts=alerts | {"mode": "topic"})
+    cluster = archiving["tier"]["cluster"]
+    pager = tomllib.loads(PAGER.read_text(encoding="utf-8"))
+    pager["tier"]["cluster"] = cluster
+    pager["source"]["kafka"] |= {"bootstrap": kafka.bootstrap, "topics": [topic], "group": f"{topic}-pager"}
+    pager["alerts"] |= alerts | {"group": partials, "recovery": {"dir": "state"}, "http": {"port": free_port()}}
+    pager["sinks"]["alertmanager"]["urls"] = [alertmanager.url]
+    pager |= {"recovery": {"dir": "recovery"}, "http": {"port": free_port()}}
+    with (
+        Tier(tmp_path / "archiving", archiving).start() as slow,
+        Tier(tmp_path / "pager", pager).start() as quick,
+        Tier(tmp_path / "evaluator", pager, command="alerts").start() as evaluator,
+    ):
+        slow.until(lambda: bool(slow.events("started")))
+        slow.signal(signal.SIGSTOP)
+        Node(kafka, topic, "gpu-a07").kernel(XID_79.format(pci="3b"))
+        evaluator.until(lambda: len(alertmanager.alerts(cluster=cluster)) == 1)
+        slow.signal(signal.SIGCONT)
+        metrics, repeated = f"http://{evaluator.address}/metrics", b"tailrace_evaluator_repeated_total 1.0"
+        evaluator.until(lambda: repeated in urllib3.request("GET", metrics).data)
+        assert [tier.drain() for tier in (slow, quick, evaluator)] == [0, 0, 0]
+    [alert] = alertmanager.alerts(cluster=cluster)
+    assert alert["annotations"]["description"].startswith("1 faults in 1 lines.")
 
 
 @pytest.mark.parametrize(
