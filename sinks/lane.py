@@ -3,6 +3,9 @@
 A lane never stops the dataflow for good. What the store has not acknowledged when an epoch ends is
 named in the gap list, which is part of the snapshot, and leaves it when the store acknowledges it.
 While the store is down the queue stays bounded: the oldest tasks are given up to the gap list.
+
+Records that own no line (alerts, summaries of noise) stand in no gap: of those a store misses what was given up.
+The archive has them all, and alerts are in their topic as well.
 """
 
 import heapq

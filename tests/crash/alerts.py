@@ -22,7 +22,7 @@ name = "GpuXid"
 events = ["gpu_xid"]
 group_by = ["cluster", "node", "pci", "xid"]
 fold_by = ["pid"]
-window_s = 8
+window_s = 12
 
 [[rules]]
 name = "FabricManagerErrors"
