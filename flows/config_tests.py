@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
+from flows import stored
 from flows.batch import Chunk
 from flows.detect.evaluator import Evaluator
 from flows.detect.events import AlertEvent
@@ -25,7 +26,6 @@ from flows.detect.partials import Detector
 from flows.detect.rules import DetectConfig, Rule
 from flows.pipeline import Pipeline
 from flows.steps import summaries
-from flows.stored import as_objects
 from parsers.clock import parse_rfc3339
 from sinks.base import Delivery
 
@@ -161,7 +161,7 @@ def _run(test: RuleTest, setting: Setting) -> _Found:
     first_ms = start_ms + int(last * 1000)
     for now_ms in range(first_ms, start_ms + int(until * 1000) + 1, _STEP_MS):
         take(_chunk([], test, 0, now_ms))
-    records = [record for delivery in deliveries for record in as_objects(delivery)]
+    records = [record.values for delivery in deliveries for record in stored.records(delivery)]
     own = [record for record in records if record["kind"] != summaries.KIND]
     return _Found(sorted(own, key=lambda each: (each["offset"], each["line"], each["part"])), outcome.alerts())
 

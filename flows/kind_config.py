@@ -74,7 +74,7 @@ class NoiseRuleConfig(_Model):
     @classmethod
     def _own_name(cls, name: str) -> str:
         if name in NOISE_IDS:
-            raise ValueError(f"{name} is a rule of tailrace; choose another name")
+            raise ValueError(f"the rule {name} is one of tailrace's; choose another name")
         return _name(name)
 
     @field_validator("regex")

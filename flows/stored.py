@@ -1,7 +1,7 @@
 """Records as the stores get them, as plain values: for people, and for the tests inside a configuration."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -9,32 +9,41 @@ from parsers.schema import LOG
 from sinks.base import Delivery, Part
 
 
-def as_objects(delivery: Delivery) -> Iterator[dict[str, Any]]:
-    """All records of a delivery: the columns of schema.LOG that have a value, with the map `fields` spread among them.
+class Stored(NamedTuple):
+    """A record of a part: its place in `part.rows`, None in the noise, and its values.
 
-    `ts` is RFC 3339; `message` is `raw` as text where the record has none of its own. Added are `labels` (Loki's, by
-    name), `demoted` (labels for which there is no room) and `dropped` (a noise rule keeps it from Loki and Azure).
+    These are the columns of schema.LOG that have one, with the map `fields` spread among them; `ts` is RFC 3339,
+    `message` is `raw` as text where the record has none of its own. Added are `labels` (Loki's, by name), `demoted`
+    (labels for which there is no room) and `dropped` (a noise rule keeps it from Loki and Azure).
     """
+
+    part: Part
+    at: int | None
+    values: dict[str, Any]
+
+
+def records(delivery: Delivery) -> Iterator[Stored]:
+    """All records of a delivery, the noise included."""
     for part in delivery.parts:
-        yield from _objects(part, part.rows, dropped=False)
-        yield from _objects(part, part.noise, dropped=True)
+        for at, values in enumerate(_values(part.rows)):
+            stream = values.pop("stream")
+            shown = {
+                "labels": dict(part.streams[stream]),
+                "demoted": dict(part.demoted[stream]) if part.demoted else {},
+            }
+            yield Stored(part, at, values | shown | {"dropped": False})
+        for values in _values(part.noise):
+            yield Stored(part, None, values | {"labels": {}, "demoted": {}, "dropped": True})
 
 
-def _objects(part: Part, table: pa.Table, dropped: bool) -> Iterator[dict[str, Any]]:
+def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
     if not len(table):
         return
-    streams = [None] * len(table) if dropped else table["stream"].to_pylist()
-    rows = table.select(LOG.names)
-    rows = rows.set_column(LOG.get_field_index("ts"), "ts", rows["ts"].cast(pa.string()))
-    for row, stream in zip(rows.to_pylist(), streams, strict=True):
-        fields = dict(row.pop("fields") or ())
-        raw = row["raw"].decode(errors="replace")
-        known = {name: value for name, value in row.items() if value not in (None, "")}
-        ts = {"ts": row["ts"].replace(" ", "T")} if row["ts"] else {}
-        labels = {} if stream is None else dict(part.streams[stream])
-        demoted = dict(part.demoted[stream]) if stream is not None and part.demoted else {}
-        yield {"message": raw, **fields, **known, **ts, "raw": raw} | {
-            "labels": labels,
-            "demoted": demoted,
-            "dropped": dropped,
-        }
+    place = LOG.get_field_index("ts")
+    table = table.set_column(place, "ts", table["ts"].cast(pa.string()))
+    for row in table.to_pylist():
+        fields, raw, _ = dict(row.pop("fields") or ()), row.pop("raw").decode(errors="replace"), row.pop("body", None)
+        known = {name: value for name, value in row.items() if value is not None and (value != "" or name == "message")}
+        if "ts" in known:
+            known["ts"] = known["ts"].replace(" ", "T")
+        yield {"message": raw, **fields, **known, "raw": raw}

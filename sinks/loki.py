@@ -37,7 +37,7 @@ from sinks.loki_push import METADATA, ROW, Block, Rows, encode, join, places, ti
 from sinks.sharded import ShardedSink
 
 _PUSH = "/loki/api/v1/push"
-_COLUMNS = (
+COLUMNS = (
     "topic", "partition", "offset", "line", "part", "owned", "ts", "appended_at", "stream", "body", "raw", "flags",
     "fields", *METADATA,
 )  # fmt: skip
@@ -240,7 +240,7 @@ class LokiPart(StatefulSinkPartition[Delivery, tuple[Gap, ...]]):
 
     def _take(self, part: Part) -> None:
         place = self._number(part.rows)
-        rows, place = self._in_time(part.rows.select(_COLUMNS), place)
+        rows, place = self._in_time(part.rows.select(COLUMNS), place)
         if not rows.num_rows:
             return
         encoded = encode(
