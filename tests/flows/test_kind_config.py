@@ -9,6 +9,7 @@ import pytest
 from flows.config import Config, validate
 from flows.parse import parse
 from flows.run import check
+from flows.sources.files import FilesConfig, FilesSource
 from flows.steps.decode import DecodeConfig, decode
 from flows.steps.kinds import BUILT_IN
 from sinks.errors import Misconfigured
@@ -117,6 +118,14 @@ def test_kinds_of_one_configuration_are_unknown_to_another() -> None:
         assert raw.kind == kind
     (raw,) = decode(chunk([(headers, [b"x"])]), DecodeConfig()).raws
     assert raw.kind == "unknown"
+
+
+def test_files_of_an_own_kind_are_known_by_their_names(tmp_path: Path) -> None:
+    for name in ("own-1.log", "own-slurmd.log", "slurmd.log"):
+        (tmp_path / name).write_text("x\n", encoding="utf-8")
+    source = FilesSource(FilesConfig(paths=[str(tmp_path)]), kinds=config(KIND).all_kinds())
+    ((_, read),) = source.build_part("source", "0000", None).next_batch()
+    assert [dict(headers)["kind"] for headers in read.headers] == [b"own", b"own", b"slurmd"]
 
 
 def test_an_own_kind_may_be_named_in_a_json_envelope() -> None:

@@ -1,5 +1,6 @@
 """Kinds of a configuration: both speeds read the same, however lines are cut into batches."""
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_a_format_that_gives_no_time_is_refused(form: str, message: str) -> None
 )
 def test_names_leave_a_pattern_and_nothing_else_does(regex: str, expected: str) -> None:
     assert nameless(regex) == expected
+
+
+def test_a_record_goes_on_after_a_restart() -> None:
+    stream = parser(FORM).stream(Stream("own", times=Times("UTC")))
+    assert stream.feed(Line(HEAD + b"port 7 of mlx5_0", (Ref(0, 0),))) == []
+    stream = pickle.loads(pickle.dumps(stream))
+    assert stream.feed(Line(b"is up", (Ref(1, 0),))) == []
+    (record,) = stream.flush()
+    assert (record.fields["message"], record.fields["level"]) == ("port 7 of mlx5_0\nis up", "info")
+
+
+def test_a_record_goes_on_in_the_next_batch_and_noise_waits_for_its_end() -> None:
+    found = rows(FORM, [[HEAD + b"fine", HEAD + b"polled"], [b"more"], [b"of it", HEAD + b"x"]])
+    assert [(row["message"], row["dropped"]) for row in found] == [
+        ("fine", False),
+        ("polled\nmore\nof it", True),
+        ("x", False),
+    ]
 
 
 TEXTS = [
