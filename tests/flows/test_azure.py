@@ -36,12 +36,12 @@ def test_each_kind_fills_its_table_and_a_killed_tier_repeats_the_same_rows(tmp_p
             "recovery": {"dir": tmp_path / "recovery", "epoch_s": 0.3},
         }
         with Tier(tmp_path, config, SECRETS).start() as tier:
-            tier.until(lambda: len(service.rows) > 1)
+            tier.until(lambda: len(service.rows) > 1 and "Custom-tailrace_alert_CL" in service.rows)
             tier.signal(signal.SIGKILL)
             tier.wait()
             tier.start()
+            tier.until(lambda: len(tier.events("started")) == 2)
             tier.until(lambda: len([1 for stream, _ in lines_of(service) if "alert" not in stream]) == 400)
-            tier.until(lambda: "Custom-tailrace_alert_CL" in service.rows)
             assert tier.drain() == 0, tier.tail()
             assert_balanced(tier.ledger)
             assert SECRET not in tier.log.read_text()
