@@ -31,7 +31,7 @@ def test_each_kind_fills_its_table_and_a_killed_tier_repeats_the_same_rows(tmp_p
         service.faults.extend([Fault(403)] * 3)
         config = {
             "source": {"kafka": {"bootstrap": kafka.bootstrap, "topics": [topic], "batch_lines": 20}},
-            "sinks": {"azure": service.settings(pause_s=0.1, flush_s=0.1)},
+            "sinks": {"azure": service.settings(pause_s=0.1, flush_s=0.1, barrier_s=15.0)},
             "dead_letter": {"storage": {"url": tmp_path / "dead"}},
             "recovery": {"dir": tmp_path / "recovery", "epoch_s": 0.3},
         }
