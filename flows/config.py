@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flows.config_tests import ConfigTest, Setting, TestedRule
 from flows.detect.rules import DetectConfig, Rule, default_rules
-from flows.kind_config import KindConfig, check_names, known_kinds, own_names
+from flows.kind_config import KindConfig, OwnName, known_kinds, own_names
 from flows.pipeline import Pipeline
 from flows.sources.files import FilesConfig
 from flows.sources.kafka import KafkaConfig
@@ -140,7 +140,7 @@ class Config(Section):
     tier: TierConfig = Field(default_factory=lambda: TierConfig(), description="Layout and identity.")
     source: SourceConfig = Field(description="Where lines come from.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Forms of messages.")
-    kinds: dict[str, KindConfig] = Field({}, description="Kinds of your own, by name.")
+    kinds: dict[OwnName, KindConfig] = Field({}, description="Kinds of your own, by name.")
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig(), description="What is dropped.")
     redaction: RedactionConfig = Field(default_factory=lambda: RedactionConfig(), description="What is secret.")
     labels: LabelsConfig = Field(default_factory=lambda: LabelsConfig(), description="Room for labels and streams.")
@@ -153,12 +153,6 @@ class Config(Section):
     dead_letter: DeadLetterConfig = Field(default_factory=lambda: DeadLetterConfig(), description="What fits nowhere.")
     recovery: RecoveryConfig = Field(default_factory=lambda: RecoveryConfig(), description="Positions and states.")
     http: HttpConfig = Field(default_factory=lambda: HttpConfig(), description="Metrics and health.")
-
-    @field_validator("kinds")
-    @classmethod
-    def _own_names(cls, kinds: dict[str, KindConfig]) -> dict[str, KindConfig]:
-        check_names(kinds)
-        return kinds
 
     @model_validator(mode="after")
     def _whole_view(self) -> "Config":

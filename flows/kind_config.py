@@ -3,11 +3,11 @@
 import re
 import warnings
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from flows.steps.kinds import JOBS, Kinds, OwnKind
 from flows.steps.labels import LABELS
@@ -30,6 +30,21 @@ _NO_GROUPS = frozenset(
 )
 _OF_HEAD = ("time", "level", "node")
 _LABELS = frozenset(LABELS) - {"cluster", "pod", "node", "owner_job", "job"}
+
+
+def _name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name: lower-case letters, digits and '_' make one, a letter first")
+    return name
+
+
+def _own_name(name: str) -> str:
+    if name in _TAKEN:
+        raise ValueError(f"{name} is a kind of tailrace; choose another name")
+    return _name(name)
+
+
+OwnName = Annotated[str, AfterValidator(_own_name)]
 
 
 class _Model(BaseModel):
@@ -129,7 +144,7 @@ class KindConfig(_Model):
     @field_validator("head")
     @classmethod
     def _head_compiles(cls, head: str) -> str:
-        if "pci" in _groups(head, _NO_GROUPS, unnamed=False):
+        if "pci" in _groups(head, _NO_GROUPS):
             raise ValueError("pci can be a group of events only: its forms are many")
         return head
 
@@ -181,14 +196,6 @@ class KindConfig(_Model):
         )
 
 
-def check_names(kinds: Iterable[str]) -> None:
-    """Raise ValueError for a name that is none, or that tailrace has."""
-    for name in kinds:
-        _name(name)
-        if name in _TAKEN:
-            raise ValueError(f"{name} is a kind of tailrace; choose another name")
-
-
 def own_names(kinds: Any) -> dict[str, set[str]]:
     """Names of own kinds and noise rules in plain values of `kinds`, valid or not: the context of validation."""
     tables = {name: kind for name, kind in kinds.items() if isinstance(kind, dict)} if isinstance(kinds, dict) else {}
@@ -212,13 +219,7 @@ def known_kinds(configured: dict[str, KindConfig]) -> Kinds:
     )
 
 
-def _name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name: lower-case letters, digits and '_' make one, a letter first")
-    return name
-
-
-def _groups(regex: str, refused: Iterable[str], unnamed: bool = True) -> frozenset[str]:
+def _groups(regex: str, refused: Iterable[str]) -> frozenset[str]:
     """The named groups. Raises ValueError where RE2 or Python cannot read the pattern, or would read it differently."""
     try:
         pc.match_substring_regex(pa.array([b""]), regex)
@@ -231,7 +232,7 @@ def _groups(regex: str, refused: Iterable[str], unnamed: bool = True) -> frozens
             compiled = re.compile(regex.encode())
     except (re.error, FutureWarning, DeprecationWarning) as error:
         raise ValueError(f"{regex!r} is no pattern that Python reads as RE2 does: {error}") from error
-    if not unnamed and compiled.groups > len(compiled.groupindex):
+    if compiled.groups > len(compiled.groupindex):
         raise ValueError("has a group without a name; write (?:…) or (?P<name>…)")
     for name in compiled.groupindex:
         if name in refused or not NAME.fullmatch(name):

@@ -33,6 +33,8 @@ INTEGERS = {
     "signal": "[0-9]{1,9}",
 }
 INTEGER = "-?[0-9]{1,18}"
+# Bytes beyond which Arrow's RE2 looks instead of Python: slower to call, but linear; `a.*b` on 1 MiB is a minute else.
+_LONG = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,13 @@ class ConfiguredStream(StampedStream):
 
     def start(self, text: str, line: Line, flags: set[str]) -> Record | None:
         data = text.encode()
-        found = compiled(self.form.head).match(data)
-        if not found:
+        found = _head(self.form.head, data)
+        if found is None:
             return None
-        said = found.groupdict()
+        end, said = found
         time, level, node = (said.pop(name, None) for name in ("time", "level", "node"))
         record = Record(self._fields(said), line.refs, flags=flags, node=_text(node))
-        record.fields["message"] = data[found.end() :].decode(errors="replace")
+        record.fields["message"] = data[end:].decode(errors="replace")
         if level is not None and (word := _text(level.strip())):
             record.fields |= {"level_raw": word, "level": self.form.level(word)}
         if time and self.form.time:
@@ -137,13 +139,13 @@ class ConfiguredStream(StampedStream):
     def finish(self, record: Record) -> None:
         text = record.fields["message"].encode()
         gate = self.form.gate
-        for event in self.form.events if gate is None or compiled(gate).search(text) else ():
-            if found := compiled(event.regex).search(text):
+        for event in self.form.events if gate is None or _search(gate, text) is not None else ():
+            if (said := _search(event.regex, text)) is not None:
                 level = {"level": event.level} if event.level else {}
-                record.fields |= {"event": event.name, **dict(event.fields), **level, **self._fields(found.groupdict())}
+                record.fields |= {"event": event.name, **dict(event.fields), **level, **self._fields(said)}
                 return
         for name, regex in self.form.noise:
-            if compiled(regex).search(text):
+            if _search(regex, text) is not None:
                 record.fields["noise"] = name
                 return
 
@@ -158,6 +160,27 @@ class ConfiguredStream(StampedStream):
             elif text := pci(value.decode(errors="replace")) if name == "pci" else _text(value):
                 fields[name] = text
         return fields
+
+
+def _head(regex: str, line: bytes) -> tuple[int, dict[str, bytes | None]] | None:
+    """Where the head of a line ends, and its groups; None without one."""
+    if len(line) <= _LONG:
+        found = compiled(regex).match(line)
+        return None if found is None else (found.end(), found.groupdict())
+    from parsers.configured_columns import search
+
+    said = search(f"^(?P<head>{regex})", line)
+    return None if said is None else (len(said.pop("head") or b""), said)
+
+
+def _search(regex: str, text: bytes) -> dict[str, bytes | None] | None:
+    """The groups of a pattern that is found in a text, else None."""
+    if len(text) <= _LONG:
+        found = compiled(regex).search(text)
+        return None if found is None else found.groupdict()
+    from parsers.configured_columns import search
+
+    return search(regex, text)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from parsers.clock import MONTHS, NS
 from parsers.configured import Form, nameless
-from parsers.configured_times import UNITS, Timed, TimeFormat
+from parsers.configured_times import UNITS, Timed, TimeFormat, compiled
 from parsers.header import Header, Longs, as_text, nearest_year, slices, text_map, utc
 from parsers.schema import CODE, LOG, TYPED
 from parsers.stamped_columns import CONTROL, Bools, bools, coded, known, numbers
@@ -71,6 +71,15 @@ def noise(lines: pa.LargeBinaryArray, form: Form) -> pa.DictionaryArray:
     mask = np.ones(len(lines), dtype=np.bool_)
     mask[at] = False
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=mask), pa.array([name for name, _ in form.noise]))
+
+
+def search(regex: str, text: bytes) -> dict[str, bytes | None] | None:
+    """The groups of a pattern that is found in one text, else None. All groups have names."""
+    texts = pa.array([text], pa.large_binary())
+    if not compiled(regex).groups:
+        return {} if pc.match_substring_regex(texts, regex)[0].as_py() else None
+    found: dict[str, bytes | None] | None = pc.extract_regex(texts, regex)[0].as_py()
+    return found
 
 
 def times(stamps: pa.Array, form: TimeFormat, tz: str | None, near: pa.Array | None) -> Timed:

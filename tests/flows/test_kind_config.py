@@ -65,9 +65,9 @@ def test_a_wrong_kind_is_refused_by_its_key(kind: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("kmsg", "kinds: kmsg is a kind of tailrace; choose another name"),
-        ("alert", "kinds: alert is a kind of tailrace"),
-        ("My Kind", "kinds: 'My Kind' is no name"),
+        ("kmsg", "kinds.kmsg: kmsg is a kind of tailrace; choose another name"),
+        ("alert", "kinds.alert: alert is a kind of tailrace"),
+        ("My Kind", "kinds.My Kind: 'My Kind' is no name"),
     ],
 )
 def test_a_name_that_is_taken_or_none_is_refused(name: str, message: str) -> None:

@@ -94,6 +94,19 @@ def test_records_of_lines(form: Form, lines: list[bytes], expected: list[dict[st
     assert [{name: each.get(name) for name in wish} for wish, each in zip(expected, found, strict=True)] == expected
 
 
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_long_lines_are_read_as_short_ones_are(size: int) -> None:
+    form = Form(r"(?P<app>\w+): ", events=(Event("bad", "error.*(?P<port>[0-9]+)"),), noise=(("ok", "fine.*end"),))
+    texts = [b"error " * size + b"7", b"error " * size, b"fine " * size + b"end"]
+    found = [record.fields for record in parsed(form, [b"a: " + text for text in texts])]
+    assert [(each["app"], each.get("event"), each.get("port"), each.get("noise")) for each in found] == [
+        ("a", "bad", "7", None),
+        ("a", None, None, None),
+        ("a", None, None, "ok"),
+    ]
+    assert [each["message"].encode() for each in found] == texts
+
+
 def test_what_has_no_head_is_unparsed() -> None:
     assert [record.flags for record in parsed(ALONE, [HEAD + b"x", b"no head"])] == [set(), {"unparsed"}]
 
