@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr == (
             f"tailrace {command}: cannot read {tmp_path}/none.toml: No such file or directory; "
-            "name a readable TOML file with --config\n"
+            "name a readable TOML file\n"
         )
 
 
