@@ -128,7 +128,7 @@ class Reassembler:
         starts, stops = rows.runs()
         picked = rich.copy()
         if self.kinds.get(raw.kind).follows:
-            picked[stops - 1] = True
+            picked[rows.last_filled(starts, stops)] = True
         wanted = np.flatnonzero(picked)
         firsts, lasts = np.searchsorted(wanted, starts), np.searchsorted(wanted, stops)
         # Without open streams only runs with a wanted row matter, and most have none.
@@ -302,6 +302,13 @@ class Rows:
         change = (np.diff(self.stream) != 0) | (np.diff(self._partition) != 0)
         cuts = np.flatnonzero(change) + 1
         return np.insert(cuts, 0, 0), np.append(cuts, len(self.stream))
+
+    def last_filled(self, starts: Places, stops: Places) -> Places:
+        """The last line of each stretch that is not empty, else its last: a record may go on after empty lines."""
+        filled = np.flatnonzero(np.diff(self._ends))
+        at = np.searchsorted(filled, stops) - 1
+        last = np.where(at >= 0, filled[np.maximum(at, 0)] if len(filled) else -1, -1)
+        return np.where(last >= starts, last, stops - 1)
 
     def key(self, row: int) -> StreamKey:
         topic = self._topics[self._topic[row]]

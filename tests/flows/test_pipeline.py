@@ -136,6 +136,15 @@ def test_every_line_is_owned_once_and_batches_do_not_matter(
         assert not differing, (differing, row, cut_row)
 
 
+def test_a_kernel_record_goes_on_in_the_next_batch_after_empty_lines() -> None:
+    headers = block_headers("kmsg")
+    first, last = b"6,11,2200000000000,-;usb 1-2: reset", b" SUBSYSTEM=pci"
+    pieces = [chunk([(headers, [first, b"", b""])]), chunk([(headers, [last])], first_offset=1, ended=True)]
+    pipeline, rows, _ = run(pieces)
+    assert [row["raw"] for row in rows] == [first + b"\n" + last]
+    assert pipeline.unbalanced == 0
+
+
 def test_a_restart_from_the_snapshot_goes_on_where_it_stopped() -> None:
     sent = [(block_headers("training"), LINES["training"][4:7]), (block_headers("training"), LINES["training"][7:])]
     _, rows, _ = run([chunk(sent, ended=True)])
