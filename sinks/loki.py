@@ -28,13 +28,12 @@ from sinks.base import (
     Partition,
     Site,
 )
-from sinks.columns import Rows, places, times
 from sinks.errors import Misconfigured, RetryLater
 from sinks.http import Endpoint
 from sinks.lane import Backoff, Lane
 from sinks.loki_answers import Burial, Request, Store
 from sinks.loki_limits import Labels, Limits, out_of_time
-from sinks.loki_push import METADATA, ROW, Block, encode, join
+from sinks.loki_push import METADATA, ROW, Block, Rows, encode, join, places, times
 from sinks.sharded import ShardedSink
 
 _PUSH = "/loki/api/v1/push"

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sinks.base import MAX_DEAD_BYTES, DeadLetter, DeadLetterWriter, Gap, Partition
-from sinks.columns import Rows, claim
 from sinks.errors import RetryLater
 from sinks.http import Answer
 from sinks.lane import Result
 from sinks.loki_limits import REPLAY, Limits
-from sinks.loki_push import Block, body
+from sinks.loki_push import Block, Rows, body
 
 _ATTEMPTS_BEFORE_SPLIT = 3
 _SMALLEST_BURST = (
@@ -92,7 +91,15 @@ class Store:
 
     def claim(self, all_rows: Sequence[Rows]) -> list[Gap]:
         """The lines that some rows answer for, by partition."""
-        return claim(self.places, all_rows)
+        gaps: dict[int, Gap] = {}
+        for rows in all_rows:
+            for place in np.unique(rows["place"]):
+                own = rows[rows["place"] == place]
+                topic, partition = self.places[place]
+                first, last, lines = int(own["offset"].min()), int(own["offset"].max()), int(own["owned"].sum())
+                known = gaps.get(place, Gap(topic, partition, first, last, 0))
+                gaps[place] = Gap(topic, partition, min(first, known.first), max(last, known.last), lines + known.lines)
+        return list(gaps.values())
 
     def lines(self, all_rows: Sequence[Rows]) -> dict[Partition, int]:
         """Physical lines by partition."""

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
-
-from sinks.columns import cut
 
 Labels = tuple[tuple[str, str], ...]  # sorted (name, value) pairs
 
@@ -52,6 +52,16 @@ class Limits(BaseModel):
         return label_text(labels, self.max_label_names, self.max_label_value_bytes)
 
 
+def cut(text: bytes, limit: int) -> bytes:
+    """At most `limit` bytes, never ending inside a UTF-8 character."""
+    if len(text) <= limit:
+        return text
+    for end in range(limit, max(limit - 4, -1), -1):
+        if text[end] & 0xC0 != 0x80:
+            return text[:end]
+    return text[:limit]  # not UTF-8 at all
+
+
 @lru_cache(maxsize=10_000)
 def metadata_name(name: str) -> bytes:
     """A name of structured metadata that Loki accepts; empty when there is none (no ASCII letter or digit)."""
@@ -79,6 +89,17 @@ def label_text(labels: Labels, max_names: int, max_value: int) -> bytes:
         if safe and text:
             clean.setdefault(safe, text.translate(_ESCAPES))
     return ("{" + ", ".join(f'{name}="{clean[name]}"' for name in sorted(clean)[:max_names]) + "}").encode()
+
+
+def cut_lines(lines: pa.Array, limit: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
+    """`lines` (large_binary) with none longer than `limit` bytes, and the rows that were cut."""
+    too_long = np.flatnonzero(np.asarray(pc.binary_length(lines)) > limit)
+    if not len(too_long):
+        return lines, too_long
+    mask = np.zeros(len(lines), dtype=bool)
+    mask[too_long] = True
+    pieces = [cut(line, limit) for line in lines.take(too_long).to_pylist()]
+    return pc.replace_with_mask(lines, pa.array(mask), pa.array(pieces, pa.large_binary())), too_long
 
 
 def out_of_time(

@@ -12,15 +12,14 @@ entry is header + line + metadata, joined by Arrow.
 """
 
 from collections.abc import Container, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.columns import Rows, cut, cut_lines, flat, times
-from sinks.loki_limits import MAX_PAIR_BYTES, MAX_PAIRS, MAX_VALUE_BYTES, Labels, metadata_name
+from sinks.loki_limits import MAX_PAIR_BYTES, MAX_PAIRS, MAX_VALUE_BYTES, Labels, cut, cut_lines, metadata_name
 
 HEADER = 22
 METADATA = (
@@ -39,6 +38,7 @@ ROW = np.dtype(
         ("length", "<i4"),
     ]
 )
+Rows = np.ndarray[Any, np.dtype[np.void]]
 _NOTHING = pa.scalar(b"", pa.large_binary())
 _SNAPPY = pa.Codec("snappy")
 
@@ -73,6 +73,31 @@ class Block(NamedTuple):
         """The text of one entry."""
         start = int(self.rows["size"][:row].sum()) + HEADER
         return self.data[start : start + int(self.rows["length"][row])]
+
+
+def places(rows: pa.Table) -> tuple[npt.NDArray[np.int32], list[tuple[str, int]]]:
+    """Number of the (topic, partition) of each row, and these pairs by number."""
+    topic = flat(rows, "topic")
+    key = np.asarray(topic.indices).astype(np.int64) << 32 | np.asarray(flat(rows, "partition"))
+    coded = pa.array(key).dictionary_encode()
+    names = topic.dictionary.to_pylist()
+    return np.asarray(coded.indices), [
+        (names[value >> 32], value & 0xFFFFFFFF) for value in coded.dictionary.to_pylist()
+    ]
+
+
+def times(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Time of each row in ns since the epoch: `ts`, or when Kafka took the line where that is null."""
+    ts = flat(rows, "ts").cast(pa.int64())
+    if ts.null_count:
+        ts = pc.coalesce(ts, pc.multiply(flat(rows, "appended_at"), 1_000_000))
+    return np.asarray(ts)
+
+
+def flat(rows: pa.Table, name: str) -> pa.Array:
+    """One column as a single array."""
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.unify_dictionaries().chunks)
 
 
 def encode(

@@ -18,10 +18,9 @@ from flows.steps import summaries
 from parsers import clock
 from parsers.record import Stream
 from sinks.azure_rows import Profile, json_rows, stream_of
-from sinks.columns import places
 from sinks.loki import COLUMNS
 from sinks.loki_limits import Limits
-from sinks.loki_push import Block, body, encode
+from sinks.loki_push import Block, body, encode, places
 
 BLOCK = 200  # lines of a message
 _TOPIC = "parse"

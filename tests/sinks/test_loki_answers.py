@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from sinks.base import DeadLetter
-from sinks.columns import places
 from sinks.errors import RetryLater
 from sinks.http import Answer
 from sinks.lane import Task
 from sinks.loki_answers import Request, Store, Verdict, judge
 from sinks.loki_limits import Labels, Limits
-from sinks.loki_push import Block, encode
+from sinks.loki_push import Block, encode, places
 from tests.sinks.loki_rows import decoded, table
 
 PARTITION = ("logs.job", 0)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.columns import cut, places
-from sinks.loki_limits import Labels, label_text, metadata_name
-from sinks.loki_push import Block, body, encode, join
+from sinks.loki_limits import Labels, cut, label_text, metadata_name
+from sinks.loki_push import Block, body, encode, join, places
 from tests.sinks.loki_rows import Entry, decoded, table
 
 
